@@ -12,7 +12,7 @@ using checkpoint::LoadCommons;
 
 constexpr std::string_view kLabel = "load";
 
-// Asks instead of waiting: time-outs run while a caller waits (comm/queue.h), and a disk may take
+// Polls instead of waiting: time-outs run while a caller waits (comm/queue.h), and a disk may take
 // longer than any collective.
 void await(comm::Work work) {
   auto pause = std::chrono::microseconds(20);
@@ -33,9 +33,9 @@ std::vector<comm::Transfer> transfers(std::span<const checkpoint::LoadRanks::Mes
   return list;
 }
 
-// Rank 0 makes what the ranks of its process have in common, and for each rank a reference of its
-// own, which that rank takes away: so none waits for another, and whoever is late still finds it.
-// If the run ends between the two, references are left.
+// Rank 0 makes what the ranks of its process have in common, and a reference for each rank, which
+// that rank takes: so no rank waits for another, and a late one still finds its own.  If the run
+// ends before that, references leak.
 std::shared_ptr<LoadCommons> commons_of(comm::Group& ranks) {
   using Reference = std::shared_ptr<LoadCommons>;
   auto own = std::make_shared<LoadCommons>();

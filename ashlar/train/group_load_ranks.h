@@ -1,6 +1,6 @@
-// The ranks of a group that load a checkpoint together (checkpoint/load/load_ranks.h).  Works
-// on the group's own lane, since nothing else is sent while a run loads.  No time-out of
-// collectives runs meanwhile, since a rank that reads may be as late as its disk.
+// The ranks of a group that load a checkpoint together (checkpoint/load/load_ranks.h).  It uses the
+// group's own lane, since nothing else is sent while a run loads.  No time-out of collectives runs
+// meanwhile, since a rank that reads may be as late as its disk.
 #pragma once
 
 #include <memory>

@@ -1,10 +1,11 @@
 // How it works.  Four exchanges, after each of which all ranks decide alike:
 //
-//   1  machine and bytes of every rank     -> who are the members of a machine; none gather if one
-//                                             rank has too much, or no machine has two ranks
-//   2  paths of the encoded shares         -> each reads those of its machine's members, lays out
-//   3  paths of the machines' memory       -> made by its first member, opened by the others
-//   4  problems                            -> one is enough for every rank to write its own part
+//   1  machine and bytes of every rank     -> the members of each machine; every rank writes for
+//                                             itself if one has too much, or no machine has two
+//   2  paths of the encoded shares         -> each rank reads its machine's shares, and lays out
+//   3  paths of the machines' memory       -> made by a machine's first member, opened by the
+//      others
+//   4  problems                            -> after a single one every rank writes its own part
 #include "ashlar/train/node_saves.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ Writers every_rank(const comm::Group& ranks) {
   return writers;
 }
 
-// What the exchanges share.
+// The state of the exchanges.
 class Meeting {
  public:
   Meeting(comm::Group& ranks, NodeShare share) : ranks_(ranks), share_(std::move(share)) {}
@@ -100,7 +101,7 @@ class Meeting {
                    format_bytes(bytes), format_bytes(limit));
     return SharedMemory::create(bytes);
   }
-  // The first problem is told; then nothing more is tried.
+  // Keeps the first problem; after it nothing more is tried.
   void guarded(const std::function<void()>& body) {
     if (!problem_.empty()) return;
     try {

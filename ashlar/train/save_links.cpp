@@ -1,6 +1,6 @@
-// How it works.  The ranks tell each other which machines they are on, so that those of one machine
-// listen where no other reaches them, then where they listen; the epoch that rank 0 draws keeps
-// everybody else out.  Connecting goes on in the background.
+// How it works.  The ranks exchange the names of their machines, so that ranks of a single machine
+// listen where no other machine reaches them, and then the addresses at which they listen.  The
+// epoch that rank 0 draws keeps strangers out.  Links connect in the background.
 #include "ashlar/train/save_links.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ control::Reach reach_of(const std::vector<std::string>& nodes, std::span<const i
                                                : control::Reach::kNetwork;
 }
 
-// Links with a log of their own: that of the other ranks is not shown, since all do the same, but
-// strangers come to each of them alone.
+// Links with a log of their own: the log of ranks other than 0 is not shown, since all ranks do the
+// same, but strangers connect to a single one.
 class LinksOfARank : public control::Links {
  public:
   template <typename... Args>

@@ -11,12 +11,12 @@
 
 namespace ashlar::train {
 
-// Every rank calls it, with the same arguments.  writers: the ranks that write, in their order.
-// interface_name: checkpoint.control_interface; "" is the loopback where all writers are on one
+// Every rank calls it, with the same arguments.  writers: the ranks that write, in order.
+// interface_name: checkpoint.control_interface; "" is the loopback if all writers are on one
 // machine, else every interface that is up.
 //
-// Null for ranks that do not write, for a single writer, for "none", and, with rank 0's warning,
-// where a writer has no address to listen at: saves then go through their directory.
+// Null for ranks that do not write, for a single writer, for "none", and, with a warning by rank 0,
+// if a writer has no address to listen at: saves then go through their directory.
 std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
                                                            std::span<const int> writers,
                                                            const std::string& interface_name,

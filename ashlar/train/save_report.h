@@ -1,4 +1,4 @@
-// What the console and metrics.jsonl say of where the time of a save went, rank by rank.
+// The times of a save by rank, for the console and metrics.jsonl.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,21 +1,22 @@
-// How it works.  What the ranks agree on around the Checkpointer of each, all of them in one order:
+// How it works.  Each rank that writes has a Checkpointer; around it all ranks agree, in one order:
 //
-//   constructor  who writes (node_saves.h); writers link up (save_links.h); rank 0 opens first, for
-//                it takes the lease and finds the run's id in the newest step; the others open with
-//                the id that it sends; after a kill all read the newest step, each a part
+//   constructor  they choose the writers (node_saves.h), which link up (save_links.h); rank 0 opens
+//                first, since it takes the lease and finds the run's id in the newest step; the
+//                others open with that id; after a kill all read the newest step, each a part
 //   resume       rank 0 names a step, all load it together (GroupLoadRanks); if any found damage,
 //                rank 0 rejects the step and names the next older one
-//   save         all wait until none has two saves under way; rank 0 draws the attempt and sends
+//   save         all wait until none has two saves in progress; rank 0 draws the attempt and sends
 //                it; each rank copies its part for the writer of its machine, if that has one; each
 //                writer hands what it writes to a Checkpointer
-//   finish       settle() until nothing is under way; rank 0 says whether the last step is still
+//   finish       settle() until nothing is in progress; rank 0 says whether the last step is still
 //                unsaved, and then all save again
 //
-// Only rank 0 knows what became of a step (Checkpointer's header), so it alone reports, counts
-// failures and decides.  However long it takes for that, or a disk for a save, the others wait by
-// meeting again and again (wait_together), so that no time-out of collectives ends the run.
-//   Rows of metrics are flushed before a save and synced, on the thread that writes checkpoints,
-// before its commit: so no step outlives the rows up to it.
+// Only rank 0 knows the result of a step (Checkpointer's header), so it alone reports, counts
+// failures and decides.  However long it takes for that, or a disk takes for a save, the others
+// wait by meeting again and again (wait_together), so that no time-out of collectives ends the run.
+//   Rows of metrics are flushed before a save, and synced before its commit, on the thread that
+//   writes
+// checkpoints: so no step exists without the rows up to it.
 #include "ashlar/train/saves.h"
 
 #include <algorithm>
@@ -36,8 +37,8 @@
 namespace ashlar::train {
 namespace {
 
-// The snapshot is in the memory that the ranks of a machine share; this is for what is hashed and
-// written of it at a time.
+// The snapshot is in the memory that the ranks of a machine share; the arena has only what is
+// hashed and written of it at a time.
 constexpr int64_t kArenaOfGathered = int64_t(64) << 20;
 constexpr double kCopyTimeout_s = 600;
 
@@ -69,8 +70,8 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
   check_together();
 }
 
-// A save under way may wait for a copy of a rank that failed, and the threads of saves end before
-// the memory that they read.
+// A save in progress may wait for the copy of a rank that failed; and the threads of saves must end
+// before the memory that they read is freed.
 Saves::~Saves() {
   if (writers_.snapshot) writers_.snapshot->stop();
   checkpoints_.reset();
@@ -102,8 +103,8 @@ void Saves::open(const std::string& run_id) {
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
 }
 
-// Machines may have other directories under the same path: the lease that rank 0 took tells.  Where
-// nothing is saved, and there is nothing to continue from, the others look at none.
+// Detects machines with different directories under the same path, by the lease that rank 0 took.
+// If nothing is saved, and there is nothing to continue from, the other ranks do not look.
 void Saves::require_one_directory() {
   const bool is_used = recipe_.checkpoint.every >= 0 || (leads() && checkpoints_->newest());
   const std::string token = text_from_leader(
@@ -165,7 +166,7 @@ void on_threads(comm::Group& ranks, std::string_view label, const std::function<
   wait_for_threads(ranks, label, true, body);
 }
 
-// All ranks throw what the first of them finds.
+// All ranks throw the error that the first of them finds.
 void Saves::check_files_together() {
   std::string problem;
   try {
@@ -244,7 +245,7 @@ checkpoint::SaveRequest Saves::request(const RunCounters& counters, const Health
   return request;
 }
 
-// Of all ranks of the machine, of which this one writes.
+// Replaces this rank's tensors by those of all ranks of its machine, for which it writes.
 void Saves::take_shared(checkpoint::SaveRequest& request) {
   if (!writers_.snapshot) return;
   request.model = writers_.snapshot->state().model;
@@ -303,9 +304,8 @@ bool Saves::too_many_failed() const {
   return leads() && checkpoints_->consecutive_failures() >= kMost;
 }
 
-// A failure is a warning, since the next try may succeed; of too many in a row the last is the
-// error.  On the other ranks a failure of storage
-// says nothing: rank 0 tells of it.
+// A failure is a warning, since the next try may succeed; of too many in a row the last one is an
+// error.  On other ranks a failure of storage is silent: rank 0 reports it.
 void Saves::failed(int64_t step, const Error& error, bool is_last) {
   if (error.kind() != ErrorKind::kStorage || (is_last && too_many_failed())) throw error;
   if (last_saved_ == step) last_saved_ = -1;  // so that finish() saves it again
@@ -322,7 +322,7 @@ bool Saves::unsaved(int64_t step) {
 void Saves::finish(const RunCounters& counters, const HealthState& health,
                    const data::LoaderState& cursor) {
   settle();
-  // Few turns: one of the failures in a row is thrown.
+  // This ends after few turns: one of the failures in a row is thrown.
   while (unsaved(counters.step)) {
     save(counters, health, cursor);
     settle();
@@ -336,7 +336,7 @@ void Saves::await_end() {
       "saves under way");
 }
 
-// The same, and tells of each.
+// The same, and reports each.
 void Saves::settle() {
   await_end();
   report();
@@ -351,7 +351,7 @@ int64_t Saves::newest_step() {
 void Saves::report() {
   if (!leads()) return;
   std::vector<checkpoint::SaveFailure> failures = checkpoints_->take_failures();
-  if (too_many_failed()) {  // those under way may say more, or that the disk is good again
+  if (too_many_failed()) {  // saves in progress may say more, or that the disk is good again
     checkpoints_->drain(std::min(comm::kLeaving_s, recipe_.parallel.timeout_s / 2));
     std::ranges::move(checkpoints_->take_failures(), std::back_inserter(failures));
   }

@@ -1,6 +1,6 @@
-// The checkpoints of a run on its ranks: every rank writes its part of each, or one of each machine
-// does (node_saves.h); rank 0 leads, tells and counts.  All ranks call the same functions in the
-// same order.
+// The checkpoints of a run on its ranks.  Every rank writes its part of each, or one rank of each
+// machine writes for all of it (node_saves.h); rank 0 leads, reports and counts.  All ranks call
+// the same functions in the same order.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ namespace ashlar::train {
 
 std::string checkpoint_root(const Recipe& recipe);  // the root of the run's steps
 
-// Rank 0 runs body on a thread of its own, however long that takes; all ranks return when it is
-// done.
+// Rank 0 runs body on a thread of its own, however long that takes; all ranks return when it has
+// ended.
 void while_leader(comm::Group& ranks, std::string_view label, const std::function<void()>& body);
 // The same on all ranks.
 void on_threads(comm::Group& ranks, std::string_view label, const std::function<void()>& body);
@@ -27,37 +27,40 @@ void on_threads(comm::Group& ranks, std::string_view label, const std::function<
 class Saves {
  public:
   // Takes the lease of the checkpoint root and finds the newest good step there.
-  // local_ranks: those on this machine, which share its memory.
+  // local_ranks: the ranks on this machine, which share its memory.
   Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
         StateWriter& writer);
   ~Saves();
 
-  // Before the first save: rank 0's metrics, which outlive this object, and what saves will hold.
+  // Called before the first save.  metrics: rank 0's, which outlive this object; the others
+  // describe what saves will contain.
   void begin(Metrics* metrics, const RunCounters& counters, const HealthState& health,
              const data::LoaderState& cursor);
 
-  // Reads the newest step that every rank finds whole; damaged ones are set aside.  take() fills
-  // the rank's part of the state; kCorrupt from it rejects the step.  False: there is none.
+  // Reads the newest step that every rank finds whole, and sets damaged ones aside.  take() fills
+  // the rank's part of the state; if it throws kCorrupt the step is rejected.  False: there is no
+  // step.
   bool resume(const std::function<void(const checkpoint::StepReader&)>& take);
 
   void before_update();
-  // A save that fails is a warning, here or in report(), and wants a second try; two saves in a row
-  // of which both tries fail are an error (kStorage).
+  // A save that fails is a warning, here or in report(), and is tried a second time; if both tries
+  // of two saves in a row fail, that is an error (kStorage).
   void save(const RunCounters& counters, const HealthState& health,
             const data::LoaderState& cursor);
-  // Before the end: the step is saved unless the recipe says never, and everything is on disk.
+  // Called before the end: saves the step unless the recipe says never, and waits until all is on
+  // disk.
   void finish(const RunCounters& counters, const HealthState& health,
               const data::LoaderState& cursor);
-  // The newest step that is committed, once no save is under way; -1: none.
+  // The newest committed step, once no save is in progress; -1: none.
   int64_t newest_step();
-  // The run ends by an error: gives saves under way a few seconds more, for other ranks may stand
-  // still or be gone, and then gives them up; those of a single rank end by themselves.  reason:
-  // what to say before that, if a person was not told yet.
+  // The run ends by an error, and other ranks may hang or be gone: waits a few seconds for saves in
+  // progress, then gives them up; the saves of a single rank end by themselves.  reason: logged
+  // before that, if it was not reported yet.
   void give_up(const std::string& reason);
-  // Tells of the saves that were committed, or failed, and of steps that were read back, since the
-  // last call.
+  // Reports saves that were committed or failed, and steps that were read back, since the last
+  // call.
   void report();
-  // Rank 0: the last save failed, so that the state of the next step is to be saved in its stead.
+  // Rank 0: the last save failed, so that the state of the next step is to be saved instead.
   bool wants_second_try() const { return wants_second_try_; }
 
  private:
@@ -88,12 +91,12 @@ class Saves {
   const Writers writers_;
   Metrics* metrics_ = nullptr;
   const std::string root_;
-  bool just_read_ = false;  // the newest step, whole, so that the system's memory has it
+  bool just_read_ = false;  // the newest step was read whole, and is in the system's memory
   std::unique_ptr<checkpoint::SaveChannel> channel_;       // null: saves go through their directory
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;  // of a rank that writes
   int64_t last_saved_ = -1;
   bool wants_second_try_ = false;
-  int64_t second_try_ = -1;  // the step that was saved in another's stead
+  int64_t second_try_ = -1;  // the step that was saved instead of another
 };
 
 }  // namespace ashlar::train

@@ -1,4 +1,4 @@
-// What the writers of a step tell each other if the channel between them breaks at a bad moment;
+// Reports of the writers of a step when the channel between them breaks at a bad moment;
 // save_channel_test.cpp and writers_fail_test.cpp have whole saves.
 #include "ashlar/checkpoint/writers/coordination.h"
 

@@ -32,9 +32,9 @@ bool inside(const Box& box, const Shape& shape) {
 
 namespace {
 
-// The common elements of the boxes and of one stretch along the dims before `dim`, as far as the
-// dims from this one on go: cut at every border of a box along this dim; where two neighbours have
-// the same section by the further dims they are one.
+// Joins the boxes in the dims from `dim` on, for one stretch of indices of the dims before.  The
+// stretch is cut at every border of a box along `dim`; neighbours that have the same section in the
+// further dims become one box.
 std::vector<Box> sections(const std::vector<const Box*>& boxes, int dim) {
   if (dim == boxes[0]->offset.ndim()) {
     Shape none = boxes[0]->offset;

@@ -1,5 +1,5 @@
-// Boxes meeting boxes: intersection, and the contiguous runs by which a part of one row-major box
-// is copied into another.
+// Intersections of boxes, and the contiguous runs in which a part of one row-major box is copied
+// into another.
 #pragma once
 
 #include <array>
@@ -13,14 +13,15 @@
 
 namespace ashlar::checkpoint {
 
-// nullopt: no common element.  Boxes of one tensor (equal ndim).
+// nullopt: no common element.  Both are boxes of one tensor (equal ndim).
 std::optional<Box> intersect(const Box& a, const Box& b);
 // offset + length <= shape in every dim, without overflow.
 bool inside(const Box& box, const Shape& shape);
 std::string to_text(const Box& box);  // "[4:8, 0:16]"
 
-// The same elements in few boxes, in the order of their first elements: one for the whole of a
-// tensor, however it was cut.  Boxes of one tensor, no two of which have a common element.
+// Joins boxes of one tensor, no two of which have a common element, to few boxes with the same
+// elements, in the order of their first elements.  A whole tensor becomes one box, however it was
+// cut.
 std::vector<Box> join_boxes(std::span<const Box> boxes);
 
 // The elements of `part` as runs that are contiguous both in `from` and in `to` (each row-major;
@@ -33,7 +34,7 @@ class Runs {
   int64_t to() const { return to_; }
   int64_t length() const { return length_; }  // of every run
   void next();
-  // Goes to the first run that ends behind position `from`; done() if none does.
+  // Moves to the first run that ends after position `from`; done() if none does.
   void seek(int64_t from);
 
  private:

@@ -1,14 +1,13 @@
-// How it works.  Two independent answers to one question.  The hash is a sum in the field of
-// integers modulo p = 2^61 - 1, by which a product of 122 bits is reduced with one shift and one
-// addition.  A row of n elements from offset o in dim d weighs g^o + ... + g^(o + n - 1) =
+// How it works.  The hash and the sweep answer one question independently.  The hash is a sum in
+// the field of integers modulo p = 2^61 - 1, in which a product of 122 bits is reduced by one shift
+// and one addition.  A row of n elements from offset o in dim d weighs g^o + ... + g^(o + n - 1) =
 // g^o (g^n - 1) / (g - 1), and a box the product over its dims, so that its cost does not depend on
 // how many elements it has.  (g - 1) is inverted once per generator.
-//   The sweep is for naming an element, once hashes differ.  It cuts dim 0 into slabs at all
-// borders of the boxes; in a slab the boxes that span it are the same everywhere, so one
-// coordinate, the slab's first, stands for all of it, and check() goes down to the next dim with
-// those boxes.  Below the last dim one box must be left.  With cuts along all dims that grows like
-// a power of the number of boxes, which a file may choose: after kMaxSteps the sweep says that much
-// without an element.
+//   The sweep finds an element to name when hashes differ.  It cuts dim 0 into slabs at all
+// borders of the boxes; all of a slab is spanned by the same boxes, so that its first coordinate
+// represents it, and check() descends to the next dim with those boxes.  Below the last dim exactly
+// one box must be left.  With cuts along all dims the work grows like a power of the number of
+// boxes, which the file determines: after kMaxSteps the sweep reports an error without an element.
 #include "ashlar/checkpoint/format/cover.h"
 
 #include <fmt/core.h>
@@ -149,7 +148,7 @@ CoverHash CoverHasher::operator()(const Box& box) const {
 
 std::optional<std::string> find_cover_error(const Shape& shape, size_t num_boxes,
                                             function_ref<const Box&(size_t)> box_of) {
-  const Id seed = random_id();  // so that nobody can make boxes that its generators take for others
+  const Id seed = random_id();  // so that no file can have boxes that match its generators
   uint64_t number = 0;
   std::memcpy(&number, seed.data(), sizeof(number));
   const CoverHasher hash(number, "", shape.ndim());

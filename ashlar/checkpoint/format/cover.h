@@ -3,11 +3,11 @@
 // Hash   With p = 2^61 - 1 and pseudo-random g_d per (seed, name, dim), a box has
 //          H = w * prod_d g_d^offset_d * (g_d^length_d - 1) / (g_d - 1)  mod p,
 //        the weighted sum over its elements of prod_d g_d^x_d.  The sum over boxes equals the H of
-//        the whole shape iff they tile it, but for a chance below (sum of extents) / p per lane;
-//        there are two lanes.  Sums over tensors and ranks add up.  An empty box adds 0; a scalar
-//        adds w.
-// Cost   O(ndim * log extent) per box.  The sweep, which names what is wrong, is O(n log n) for
-//        cuts along one dim and ends after a bounded number of steps.
+//        the whole shape iff they tile it, except with a probability below
+//        (sum of extents) / p per lane; there are two lanes.  Sums over tensors and ranks add up.
+//        An empty box adds 0; a scalar adds w.
+// Cost   O(ndim * log extent) per box.  The sweep, which finds a wrong element, is O(n log n) for
+//        cuts along one dim, and stops after a bounded number of steps.
 #pragma once
 
 #include <array>
@@ -43,9 +43,9 @@ class CoverHasher {
   std::array<Lane, 2> lanes_;
 };
 
-// What is wrong with the boxes as a tiling of `shape`, naming an element where the sweep finds one
-// in its steps; nullopt if the hashes, of generators drawn anew for every call, say that they tile
-// it.  Every box must lie inside the shape.  box_of(i) is the i-th of num_boxes.
+// Describes why the boxes do not tile `shape`, and names an element if the sweep finds one within
+// its steps; nullopt if their hash, with generators drawn anew for every call, is that of the
+// shape.  Every box must lie inside the shape.  box_of(i) is the i-th of num_boxes.
 std::optional<std::string> find_cover_error(const Shape& shape, size_t num_boxes,
                                             function_ref<const Box&(size_t)> box_of);
 std::optional<std::string> find_cover_error(const Shape& shape, std::span<const Box> boxes);

@@ -2,12 +2,12 @@
 // docs/formats/checkpoint.md gives the byte layout and a worked example.
 //
 // build_index and parse_index are pure functions on bytes; parse(build(x)) gives x, and
-// build(parse(bytes)) gives bytes that build_index made.  The parser trusts nothing: every count is
-// checked against its section before memory is taken, every reference, box and byte range against
-// what it points into.
+// build(parse(bytes)) gives bytes that build_index made.  The parser trusts nothing: it checks
+// every count against its section before it takes memory, and every reference, box and byte range
+// against its target.
 //
 // Errors  kCorrupt: "PATH: section and element: value found; what is expected".  build_index:
-//         kConfig for what passes the limits.
+//         kConfig if a limit is exceeded.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ namespace ashlar::checkpoint {
 inline constexpr int kChunkLog2 = 22;
 inline constexpr int64_t kChunkBytes = int64_t(1) << kChunkLog2;  // one CRC each; the unit of I/O
 
-// A reader takes memory for no more; the writer makes no more.
+// Limits for the reader, which takes no more memory, and for the writer.
 inline constexpr int64_t kMaxIndexBytes = int64_t(1) << 30;
 inline constexpr int64_t kMaxBlobBytes = int64_t(256) << 20;  // of one extra file
 
@@ -53,7 +53,7 @@ struct IndexBox {
   Box box;
   int64_t byte_offset = 0;  // from the start of the file; a multiple of the element size
   std::optional<uint32_t> crc;
-  int64_t max_end0 = 0;  // parse_index: where this box or one before it ends in dim 0, at most
+  int64_t max_end0 = 0;  // set by parse_index: the largest end in dim 0 of this and earlier boxes
 };
 
 struct IndexTensor {
@@ -80,13 +80,14 @@ struct Index {
 };
 
 std::vector<std::byte> build_index(const Index& index);
-// Elements of each section of index.bin, by its number (index_format.h), and the bytes that an
-// index with so many has.
+// The number of elements in each section of index.bin, by section number (index_format.h), and the
+// size of such an index.
 using SectionCounts = std::array<int64_t, 10>;
 int64_t index_bytes(const SectionCounts& counts);
 Index parse_index(std::span<const std::byte> bytes, const std::string& path);
 
-// The boxes of a parsed tensor that `box` may meet: those between which dim 0 says.  O(log boxes).
+// The boxes of a parsed tensor that overlap `box` in dim 0, and perhaps some between them.
+// O(log boxes).
 std::span<const IndexBox> boxes_near(const IndexTensor& tensor, const Box& box);
 
 int64_t num_chunks(int64_t size_bytes);  // ceil(size / 4 MiB)

@@ -1,9 +1,9 @@
 // How it works.  Every section grows in a buffer of its own while the builder walks files, tensors
 // and blobs once.  An element that owns others writes the present count of their section as its
 // `first_...`, then appends them, so that owned elements lie in the order of their owners, without
-// gaps: the order that the parser demands.  assemble() then lays the sections behind header and
-// table, all nine in the order of their kinds even where one is empty, and computes the checksums:
-// of each section for its row of the table, and of header and table for the header.
+// gaps, as the parser requires.  assemble() then places the sections after header and table, all
+// nine in the order of their kinds even if one is empty, and computes the checksums: one of each
+// section for its row of the table, and one of header and table for the header.
 #include <algorithm>
 #include <cstring>
 

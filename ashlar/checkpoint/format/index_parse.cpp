@@ -1,17 +1,17 @@
-// How it works.  One pass over the elements, after the frame of the file is proven:
+// How it works.  One pass over the elements, after the frame of the file was checked:
 //
 //   parse_header     magic, version, file size, room for the table; CRC32C of header and table
 //   parse_sections   every section follows the one before it at the next multiple of 64, zeros
-//                    between them, and its CRC32C is right; unknown kinds are passed over
+//                    between them, and its CRC32C is right; unknown kinds are skipped
 //   parse_file, parse_tensor, parse_blob
-//                    all elements of FILE, TENSOR and BLOB in their order.  What they own in STR,
-//                    DIM, BOX, PAIR, CRC and SUBPART they claim()
+//                    all elements of FILE, TENSOR and BLOB in order.  They claim() what they own
+//                    in STR, DIM, BOX, PAIR, CRC and SUBPART
 //   check_all_used, check_unique
 //
-// The invariant is that of claim(): used_[section] elements of a section have an owner, and the
-// next owner's range begins there.  So no element has two owners, none is left over, and the parsed
-// Index cannot be larger than the file by more than a constant factor, whatever the counts say.
-// That boxes tile their tensor is not checked here, but by save_plan.cpp, verify.cpp and load.cpp.
+// claim() keeps the invariant: used_[section] elements of a section have an owner, and the next
+// owner's range begins there.  So no element has two owners, none is left over, and the parsed
+// Index is larger than the file by at most a constant factor, whatever the counts say.  Whether
+// boxes tile their tensor is checked by save_plan.cpp, verify.cpp and load.cpp, not here.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -143,7 +143,7 @@ class Parser {
     if (crc != load<uint32_t>(44))
       fail("the header's checksum is {:08x} but {:08x} was recorded; the file is damaged", crc,
            load<uint32_t>(44));
-    // Optional flags (byte 32) and the minor version (byte 12) are not asked: any value is fine.
+    // Optional flags (byte 32) and the minor version (byte 12) may have any value.
     if (const auto flags = load<uint64_t>(24); flags != 0)
       fail("required feature flags {:#x} are unknown; use a newer version of this program", flags);
     Cursor in{48, "header"};
@@ -328,7 +328,7 @@ class Parser {
     return piece;
   }
 
-  // Parts of a fused parameter, which nothing reads; their names stand among the others.
+  // Parts of a fused parameter, which nothing reads; their names are among the others.
   void skip_subpart(uint64_t i) {
     Cursor in = element(kSubpart, i);
     take_text(in, "name");

@@ -69,8 +69,7 @@ std::string part_error_name(int writer_rank) {
   return fmt::format("part-{:05}.error", writer_number(writer_rank));
 }
 
-// Asks the kernel: instructions of the processor that draw take milliseconds on some virtual
-// machines.
+// Asks the kernel: the processor's random instructions take milliseconds on some virtual machines.
 Id random_id() {
   Id id;
   ASHLAR_REQUIRE(getrandom(id.data(), id.size(), 0) == ssize_t(id.size()), kStorage,

@@ -9,10 +9,10 @@
 //   ROOT/.trash-UUID/                             being deleted
 //   ROOT/.bad/step-000000012000-ATTEMPT.json      failed; beside it lie quarantined steps
 //   ROOT/.verified/step-000000012000-ATTEMPT.json passed a deep verification
-//   ROOT/.superseded/step-000000012000-ATTEMPT/   a run went back behind it
-//   ROOT/.lease/trainer.json                      who trains into this root
-//   ROOT/.lease/step-000000012000-ATTEMPT/        who reads the step, and whether it is pinned
-//   ROOT/.lease/fence-TOKEN/                      what that process moves (fence.h)
+//   ROOT/.superseded/step-000000012000-ATTEMPT/   a run went back to an earlier step
+//   ROOT/.lease/trainer.json                      the process that trains into this root
+//   ROOT/.lease/step-000000012000-ATTEMPT/        readers and pin of the step (step_guard.h)
+//   ROOT/.lease/fence-TOKEN/                      what the process with that token moves (fence.h)
 #pragma once
 
 #include <array>

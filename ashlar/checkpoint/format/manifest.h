@@ -1,4 +1,4 @@
-// manifest.json: what a person and a program want to know of a step without reading its index.
+// manifest.json: what people and programs want to know about a step without reading its index.
 //
 //   {"format": "ashlar", "version": 1, "required_features": [], "optional_features": [], "run_id",
 //    "step", "attempt", "created", "writer_version", "durability", "components": {name: {bytes,

@@ -135,7 +135,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t fil
   }
   std::stable_sort(header.entries.begin(), header.entries.end(),
                    [](const TensorEntry& a, const TensorEntry& b) {
-                     // By end too: an empty tensor stands before the one that begins where it is.
+                     // By end too: an empty tensor comes before the one that begins at its place.
                      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
                    });
   check_tiling(header, file_bytes, path, kind);

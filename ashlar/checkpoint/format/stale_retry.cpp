@@ -30,7 +30,7 @@ StaleRetry::StaleRetry(FileSystem& files, const std::string& directory)
     : files_(files), limit_s_(files.visibility_s(directory)) {}
 
 bool StaleRetry::wait() {
-  const std::lock_guard lock(mutex_);  // who waits meanwhile looks again as soon as this one does
+  const std::lock_guard lock(mutex_);  // threads that wait meanwhile look again when this one does
   if (waited_s_ >= limit_s_) return false;
   const double delay_s = std::min(std::clamp(waited_s_, 0.05, 5.0), limit_s_ - waited_s_);
   files_.pause(delay_s);
@@ -52,13 +52,13 @@ std::unique_ptr<File> open_committed(FileSystem& files, const std::string& path,
     std::optional<FileInfo> info;
     std::exception_ptr refused;
     try {
-      // The size of an open file is the server's; that of a name may be one seen earlier.
+      // An open file has the server's size; a name may have one that was seen earlier.
       auto file = files.open(path, Links::kRefuse);
       info = {FileInfo::Type::kFile, file->size(), 0};
       if (info->size_bytes == size_bytes) return file;
     } catch (const Error& error) {
       info = files.stat(path);
-      // What is there cannot be opened: no matter of waiting.
+      // The file is there but cannot be opened: waiting does not help.
       if (is_plain(info) && !is_stale(error)) throw;
       refused = std::current_exception();
     }

@@ -1,9 +1,9 @@
 // Files that COMMIT, manifest or index name, opened as they were committed.
 //
-// A look at a file system over a network may be stale: a name is missing, a size is that of an
-// earlier moment, for up to FileSystem::visibility_s.  So what is missing or has another size is
-// looked at again until that time is over, and is damage only then.  What can be known at once, a
-// link or a directory in place of a file, is said at once.
+// A file system over a network may report stale facts for up to FileSystem::visibility_s: a name
+// is missing, or a size is that of an earlier moment.  So a file that is missing or has another
+// size is looked at again until that time is over, and counts as damaged only then.  A link or a
+// directory in place of a file is an error at once.
 //
 // Errors   kCorrupt: PATH and what is wrong; kStorage if the machine cannot read.
 // Threads  any.
@@ -37,10 +37,10 @@ class StaleRetry {
 void check_file(FileSystem& files, const std::string& path, int64_t size_bytes, StaleRetry& retry);
 std::unique_ptr<File> open_committed(FileSystem& files, const std::string& path, int64_t size_bytes,
                                      StaleRetry& retry);
-// What stat says, once there is something.
+// The result of stat once the file is there; nullopt if it still is not when the time is over.
 std::optional<FileInfo> stat_with_retry(FileSystem& files, const std::string& path,
                                         StaleRetry& retry);
-// Whether a file that was open went away or ends too early: to be opened and read again.
+// Whether an open file went away or ended too early, so that it is to be opened and read again.
 bool is_stale(const Error& error);
 
 }  // namespace ashlar::checkpoint

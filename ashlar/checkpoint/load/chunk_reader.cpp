@@ -11,7 +11,7 @@ ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, c
     : reader_(reader), chunks_(chunks), options_(options), taken_(std::move(taken)) {
   ASHLAR_ASSERT(options.reads_in_flight >= 1);
   plan(lots);
-  // Lots that keep nothing need no memory: then so many are under way that all threads read.
+  // Lots that keep nothing need no memory: then there are enough in flight for all threads.
   const auto most =
       size_t(buffer_size_ > 0 ? std::max<int64_t>(1, options.buffer_bytes / buffer_size_)
                               : options.reads_in_flight);
@@ -28,7 +28,7 @@ ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, c
         work({blocks_.memory.get() + i * size_t(block_bytes_), size_t(block_bytes_)});
       }));
   } catch (const Error&) {
-    if (threads_.empty()) throw;  // fewer than asked for do as well
+    if (threads_.empty()) throw;  // fewer threads do as well
   }
 }
 

@@ -1,11 +1,11 @@
-// Reads chunks of a step ahead of whoever takes them: several at a time, in the order given, each
-// checked against its CRC; those that are to be kept into a ring of buffers.
+// Reads chunks of a step ahead of the thread that takes them: several at a time, in the order
+// given, each checked against its CRC.  Chunks that are to be kept go into a ring of buffers.
 //
-// Memory   at most buffer_bytes, for as many lots as fit; and for each read in flight 512 KiB, or
-//          if nothing is kept and reads are direct a chunk.
-// Errors   kept by place, the number of the chunk, until they are asked for.  A chunk behind the
-//          first failure is not read any more, unless damage is only to be listed (kAll); chunks
-//          before it are, so that the first failure is the same in every run.
+// Memory   at most buffer_bytes, for as many lots as fit; and 512 KiB for each read in flight, or a
+//          chunk if nothing is kept and reads are direct.
+// Errors   kept by place, the number of the chunk, until failures() returns them.  Chunks after the
+//          first failure are not read, unless damage is only listed (kAll); chunks before it are
+//          read, so that the first failure is the same in every run.
 // Threads  one thread takes; `taken` is called on the reader's own threads.
 #pragma once
 
@@ -26,7 +26,7 @@ namespace ashlar::checkpoint {
 
 struct ChunkReaderOptions {
   int reads_in_flight = 8;
-  int64_t buffer_bytes = 3 * kMaxLotBytes;  // of all lots that are under way; one at least
+  int64_t buffer_bytes = 3 * kMaxLotBytes;  // of all lots in flight, of which there is at least one
   enum class Failures : uint8_t { kFirst, kAll } failures = Failures::kFirst;  // kAll: of damage
 };
 
@@ -34,20 +34,20 @@ class ChunkReader {
  public:
   struct Part {
     ChunkRange chunks;
-    bool kept = false;    // for whoever takes the lot
+    bool kept = false;    // for the thread that takes the lot
     bool direct = false;  // past the system's memory
   };
   using Lots = std::vector<std::vector<Part>>;
   using Taken = std::function<void(int64_t chunk, int64_t at, std::span<const std::byte> bytes)>;
-  // taken: of a chunk the bytes from `at` on were read, which are there during the call.  Whether
-  // they are right shows only at the end of the chunk: failures() tells.
+  // taken: bytes of a chunk, from `at` on, were read; they are valid during the call.  Whether they
+  // are right is known only at the end of the chunk: see failures().
   ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, const Lots& lots,
               const ChunkReaderOptions& options, Taken taken);
   ~ChunkReader();  // ends the reads
   ChunkReader(const ChunkReader&) = delete;
 
-  // The kept chunks of the next lot, each padded, once all its chunks were read and taken, or
-  // failed; where one failed its bytes are anything.
+  // Waits until all chunks of the next lot were read and taken, or failed, and returns those that
+  // are kept, each padded.  The bytes of a chunk that failed are undefined.
   std::span<std::byte> next();
   void release();  // the lot that next() gave
 
@@ -64,7 +64,7 @@ class ChunkReader {
     int64_t offset, bytes;  // in the buffer of the lot, which has it if it is kept
     bool kept, direct;
   };
-  // A file that tasks share: open from the first of them to the last.
+  // A file that several tasks read: open from the first of them to the last.
   struct Shared {
     explicit Shared(size_t index) : index(index) {}
     const size_t index;
@@ -98,7 +98,7 @@ class ChunkReader {
   int64_t bytes_read_ = 0;
   std::vector<Failure> failures_;
   int64_t first_failure_ = INT64_MAX;
-  std::exception_ptr broken_;  // what was no Error
+  std::exception_ptr broken_;  // an exception that is no Error
   bool stop_ = false;
 
   std::vector<std::thread> threads_;

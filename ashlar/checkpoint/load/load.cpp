@@ -1,20 +1,22 @@
 // How it works.  StepReader::load, on every rank that loads (one, where a rank loads alone):
 //
 //   match, check_cover  throw, on all ranks alike, before a byte is written to a destination
-//   WantedBytes         which chunks have bytes of which destinations: what this rank wants
-//   make_load_plan      who reads which chunks, and the rounds (load_plan.h); from the wants of all
-//   ChunkReader         this rank's share of the chunks, read ahead on threads of its own, which
-//                       also copy, block by block, what SharedWantedBytes has of them: for this
-//                       rank, and of all ranks of its process
-//   Rounds              where ranks do not share memory: lot by lot to the ranks that want it; a
-//                       round moves the lot, while what the one before brought is copied
+//   WantedBytes         finds what this rank wants: which chunks have bytes of which destinations
+//   make_load_plan      from what all ranks want: who reads which chunks, and the rounds
+//                       (load_plan.h)
+//   ChunkReader         reads this rank's share of the chunks ahead, on threads of its own.  These
+//                       also copy each block where SharedWantedBytes wants it: to this rank, and
+//                       to all ranks of its process
+//   Rounds              if ranks do not share memory: send each lot to the ranks that want it; a
+//                       round moves one lot while the previous one is copied
 //
-// So each chunk that somebody wants is read and checked once, in the order of files, and no other.
-// A rank that finds damage goes on with the rounds, without reading, and says so at the end: nobody
-// waits for it in vain, and the damage that is told is the first in the order of files.
-//   Memory: with rounds 36 MiB of lots, two more of at most 12 MiB that take what comes from
-// others, and a block for each read in flight: 64 MiB.  Without rounds nobody keeps a chunk: 32
-// MiB.
+// So each chunk that a rank wants is read and checked once, in the order of files, and no other
+// chunk is.  A rank that finds damage stops reading but continues with the rounds, and reports it
+// at the end: no rank waits for it in vain, and the damage that is reported is the first in the
+// order of files.
+//   Memory: with rounds 36 MiB of lots, two more of at most 12 MiB for what arrives, and a block
+//   for
+// each read in flight: 64 MiB.  Without rounds no chunk is kept: 32 MiB.
 #include <algorithm>
 #include <cstring>
 
@@ -121,7 +123,7 @@ class Rounds {
     if (!pass_on.empty()) ranks_.post(std::move(pass_on), std::move(receive_rest));
   }
 
-  // Those that somebody else wants: the others their readers did not keep.
+  // Visits the parts that another rank wants; readers keep no others.
   template <typename F>
   void for_each_part(const std::vector<size_t>& lots, F&& call) const {
     for (const size_t number : lots) {

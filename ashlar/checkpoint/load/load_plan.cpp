@@ -1,12 +1,12 @@
 // How it works.  Three passes:
 //
-//   shared_ranges  the borders of what all ranks want, in order, with the ranks that want what lies
+//   shared_ranges  sorts the borders of what all ranks want, and finds the ranks that want what is
 //                  between two of them
-//   cut_lots       walks these chunk by chunk; a new reader or enough bytes begin a lot, another
-//                  set of ranks a part
-//   make_rounds    takes the foremost lot of each reader in turn, if all of its receivers have room
-//                  in this round; who had none is asked first in the next round, so that none waits
-//                  for ever
+//   cut_lots       walks these ranges chunk by chunk; a new reader or enough bytes begin a new lot,
+//                  another set of ranks a new part
+//   make_rounds    takes the first remaining lot of each reader in turn, if all of its receivers
+//                  have room in this round; a reader whose lot had no room is first in the next
+//                  round, so that none waits for ever
 #include "ashlar/checkpoint/load/load_plan.h"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ std::vector<Lot> cut_lots(const ChunkNumbers& chunks, const std::vector<SharedRa
   return lots;
 }
 
-// What a round has room for at each rank.
+// The room that each rank has in a round.
 class Room {
  public:
   explicit Room(int num_ranks) : left_(size_t(num_ranks)) {}
@@ -97,7 +97,7 @@ class Room {
   }
 
  private:
-  // What was taken before receiver `receiver` of part `part`.
+  // Gives back what was taken before receiver `receiver` of part `part`.
   void give_back(const Lot& lot, size_t part, size_t receiver) {
     for (size_t p = 0; p <= part; ++p)
       for (size_t r = 0; r < (p < part ? lot.parts[p].receivers.size() : receiver); ++r)

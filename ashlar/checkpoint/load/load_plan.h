@@ -1,5 +1,5 @@
-// Who reads which chunks of a step that several ranks load together, and when what was read goes to
-// the others.  Every rank makes the same plan from what all want.
+// Which rank reads which chunks of a step that several ranks load together, and when the chunks go
+// to the others.  Every rank makes the same plan from what all of them want.
 //
 // Cut      the chunks that any rank wants, in the order of files, are cut evenly by bytes: rank r
 //          of n reads those that begin in [r, r + 1) / n of their bytes.  Each is read once.
@@ -24,12 +24,12 @@
 
 namespace ashlar::checkpoint {
 
-// In a lot chunks stand behind each other, each where direct reads may begin.
+// Bytes of a chunk in a lot, where chunks follow each other, each where direct reads may begin.
 inline constexpr int64_t padded(int64_t bytes) {
   return (bytes + File::kDirectBytes - 1) / File::kDirectBytes * File::kDirectBytes;
 }
-inline constexpr int64_t kLotBytes = 2 * kChunkBytes;     // a lot of so many takes no more chunks
-inline constexpr int64_t kMaxLotBytes = 3 * kChunkBytes;  // that it never passes
+inline constexpr int64_t kLotBytes = 2 * kChunkBytes;     // a lot with this many is full
+inline constexpr int64_t kMaxLotBytes = 3 * kChunkBytes;  // more than any lot has
 
 // Numbers all chunks of all files, in the order of the index.
 class ChunkNumbers {

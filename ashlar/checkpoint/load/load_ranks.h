@@ -1,9 +1,9 @@
 // The ranks that read one step together, as each of them sees the others; one rank alone is a group
 // of one.  train/group_load_ranks.h implements it for the ranks of a run.
 //
-// Order    all ranks call the same functions in the same order; only post() and wait() may be left
-//          out by a rank without messages.
-// Errors   whatever the implementation throws when a rank is lost.
+// Order    all ranks call the same functions in the same order; a rank without messages may leave
+//          out post() and wait(), and no others.
+// Errors   those that the implementation throws when a rank is lost.
 // Threads  one.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace ashlar::checkpoint {
 class ReadMemory;
 class WantedByRanks;
 
-// What the ranks of one process have in common while they load.
+// Objects that the ranks of one process have in common while they load.
 class LoadCommons {
  public:
   LoadCommons();
@@ -50,12 +50,12 @@ class LoadRanks {
   virtual std::string from_leader(std::string bytes) = 0;
   // The bytes of all ranks, in their order.
   virtual std::vector<std::string> all_gather(std::string_view bytes) = 0;
-  // Begins to move bytes to and from other ranks: the k-th send of rank a to rank b meets the k-th
-  // receive of b from a.  Posts run in their order: what an earlier one receives a later one may
-  // send.  The memory must stay until wait() has returned.
+  // Begins to move bytes to and from other ranks: the k-th send of rank a to rank b matches the
+  // k-th receive of b from a.  Posts run in order, so that a later one may send what an earlier one
+  // receives.  The memory must stay until wait() has returned.
   virtual void post(std::vector<Message> sends, std::vector<Message> receives) = 0;
   virtual void wait() = 0;  // until all that was posted has ended
-  // Ranks of one process: an address of one means the same to all.
+  // The ranks are threads of one process: an address is valid on all of them.
   virtual bool shares_memory() const = 0;
   // One object for all ranks of a process that shares_memory(), else this rank's own.
   virtual LoadCommons& commons() = 0;
@@ -79,14 +79,14 @@ class Alone final : public LoadRanks {
   LoadCommons commons_;
 };
 
-// What a rank found wrong, and its place in an order that all ranks share.
+// A problem that a rank found, and its place in an order that all ranks share.
 struct Failure {
   int64_t place = 0;
   ErrorKind kind = ErrorKind::kCorrupt;
   std::string message;
 };
 // Throws on every rank the failure that comes first by place, then by rank; nothing if no rank has
-// one.  So a rank that fails leaves nobody waiting, and all say the same.
+// one.  So no rank waits for one that failed, and all report the same error.
 void throw_first(LoadRanks& ranks, const std::optional<Failure>& own);
 
 // Runs body; an Error of it is a failure at `place`.

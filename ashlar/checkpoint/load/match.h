@@ -1,4 +1,4 @@
-// Whether what a step holds is what somebody wants of it, before a byte is written.
+// Checks that a step holds what a load wants from it, before a byte is written.
 #pragma once
 
 #include <span>
@@ -12,9 +12,9 @@ namespace ashlar::checkpoint {
 LoadReport match(const StepReader& reader, std::span<const Piece> destinations,
                  const LoadOptions& options);
 
-// kCorrupt unless its boxes tile every stored tensor of the components, or of only these, whatever
-// part of it is wanted: a hole is damage wherever it lies.  Of several ranks each looks at its
-// share of them, or at its own destinations.
+// kCorrupt unless boxes tile every stored tensor of the components, or, with only_these, every
+// tensor that has a destination, whatever part of it is wanted: a hole is damage wherever it is.
+// Each of several ranks checks its share of the tensors, or those of its own destinations.
 void check_cover(const StepReader& reader, std::span<const Piece> destinations,
                  const LoadOptions& options, int rank, int num_ranks);
 

@@ -1,8 +1,8 @@
-// Memory that reads go through, lent to one load after the other: loads that follow each other do
-// not find pages for it every time, which the system clears first.  Readers that share one object
-// take together as much as their loads had at one time; it goes with the last of them.
+// Memory that reads go through, lent to one load after the other, so that not every load needs new
+// pages, which the system clears first.  Readers that share one object take together as much as
+// their loads had at one time; it is freed with the last of them.
 //
-// Errors   kMemory if the system refuses what is not there yet.
+// Errors   kMemory if the system refuses more memory.
 // Threads  take and give_back from several.
 #pragma once
 

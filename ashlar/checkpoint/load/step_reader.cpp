@@ -57,7 +57,7 @@ StepReader::StepReader(FileSystem& files, std::string directory, LoadRanks* rank
   for (size_t i = 0; i < index_.tensors.size(); ++i) tensor_of_[index_.tensors[i].logical.name] = i;
 }
 
-// Of COMMIT no size is known before: where it is cut short it may be about to appear whole.
+// The size of COMMIT is not known beforehand: a text that is cut short may still be stale.
 std::string StepReader::read_commit() const {
   const std::string path = join(directory_, kCommitName);
   for (;;) {
@@ -135,7 +135,7 @@ bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, 
   const int64_t size = std::min(kChunkBytes, entry.size_bytes - begin);
   const bool whole = int64_t(memory.size()) >= size;
   ASHLAR_ASSERT(whole || (!memory.empty() && int64_t(memory.size()) % kBlockBytes == 0));
-  // The system copies what it keeps: better a block at a time, while the caches have it.
+  // The system copies what it keeps: it does so a block at a time, while the caches have it.
   const int64_t request = direct ? int64_t(memory.size()) : kBlockBytes;
   if (!direct) file.prefetch(begin, size);
   uint32_t found = 0;

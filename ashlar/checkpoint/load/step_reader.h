@@ -2,21 +2,21 @@
 //
 // Opening reads COMMIT, manifest and index, checks their digests against COMMIT and that they agree
 // with each other.  Reading checks the size of every file that it opens, and the CRC of every 4 MiB
-// that it touches.  Nothing is ever written.
+// that it touches.  A reader never writes.
 //
 // Ranks    several ranks may open and load a step together (LoadRanks, load_ranks.h), each the part
 //          that it wants: all of them call the constructor, load and read_blob in the same order.
 //          Rank 0 reads COMMIT, manifest, index and blobs for all; every chunk of data that any
 //          rank wants is read by one of them (load_plan.h); an error that one of them finds is
 //          thrown on all.
-// Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
-//          for each blob, 7 for the step.
+// Calls    on names and sizes, by all ranks together: at most 2 for each file, 2 for each rank, 2
+//          for each blob, and 7 for the step.
 // Memory   of a load: at most 64 MiB beside the destinations and the index; for each read in flight
 //          512 KiB, or 4 MiB where nothing is sent to other processes and reads go past the
 //          system's memory: these are kept for the next load while a step is open.
-// Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
-//          look any more: stale_retry.h); kConfig if the destinations do not match what is stored;
-//          kStorage if the machine cannot read.
+// Errors   kCorrupt: PATH and what is wrong, a missing file included once it cannot be stale any
+//          more (stale_retry.h); kConfig if the destinations do not match what is stored; kStorage
+//          if the machine cannot read.
 // Threads  const members from several threads.
 #pragma once
 
@@ -40,18 +40,18 @@
 
 namespace ashlar::checkpoint {
 
-// Whether the system keeps what was read in its memory, for whoever reads the same soon, or not:
-// what is read once, and large, then takes less of the processor and evicts nothing.
-// kDirectIfWhole keeps a chunk of which a load wants but a part, since the next load may want the
-// rest.
+// Whether the system keeps what was read in its memory.  kCached: it does, for programs that read
+// the same soon.  kDirect: it does not, so that a large file that is read once costs less processor
+// time and evicts nothing.  kDirectIfWhole keeps only chunks of which a load wants a part, since
+// the next load may want the rest.
 enum class Reads : uint8_t { kCached, kDirect, kDirectIfWhole };
 
 struct LoadOptions {
-  // The destinations are parts of a larger work: what is stored beside them is not unexpected, nor
-  // looked at, so that the cost of many such loads does not grow with the number of tensors.
+  // The destinations are parts of a larger work: tensors that are stored beside them are neither
+  // unexpected nor looked at, so that the cost of many such loads does not grow with their number.
   bool only_these = false;
-  // Which components the destinations stand for: a stored tensor of them that no destination names
-  // is unexpected.  Empty: all.
+  // The components that the destinations cover: a stored tensor of one of them that no destination
+  // names is unexpected.  Empty: all.
   std::vector<Component> components;
   std::vector<std::string> allow_missing, allow_unexpected;  // names, '*' stands for any text
   std::vector<std::pair<DType, DType>> cast;  // stored -> wanted; among F64, F32 and BF16
@@ -62,26 +62,26 @@ struct LoadReport {
   std::vector<std::string> missing, unexpected;  // those that the options allowed
   std::vector<std::string> cast;                 // names of tensors that were converted
   int64_t tensors = 0;
-  // Of this rank: from files, to and from other ranks, and of the memory that chunks went through.
+  // By this rank: from files, to and from other ranks, and memory that chunks went through.
   int64_t bytes_read = 0, sent_bytes = 0, received_bytes = 0, buffer_bytes = 0;
   double seconds = 0;
 };
 
 class StepReader {
  public:
-  // ranks: those that read this step together; it outlives the reader.  nullptr: this one alone.
+  // ranks: read this step together; it outlives the reader.  nullptr: this rank reads alone.
   StepReader(FileSystem& files, std::string directory, LoadRanks* ranks = nullptr);
   StepReader(StepReader&&) = default;
   StepReader(const StepReader&) = delete;
 
-  // Lets `lease` live as long as this object: what keeps the step from being removed.
+  // Keeps `lease`, which keeps the step from being removed, as long as this object lives.
   void hold(std::shared_ptr<const void> lease) { lease_ = std::move(lease); }
   const std::shared_ptr<const void>& lease() const { return lease_; }
 
   // Loads from both steps take turns in one memory from now on, instead of one for each step.
   void share_memory_with(const StepReader& other) { read_memory_ = other.read_memory_; }
 
-  // How chunks are read from now on; kCached unless told otherwise.
+  // Sets how chunks are read from now on; kCached is the default.
   void set_reads(Reads reads) { reads_ = reads; }
   Reads reads() const { return reads_; }
 
@@ -101,11 +101,11 @@ class StepReader {
   bool has_blob(std::string_view name) const;
   std::string read_blob(std::string_view name) const;  // a file under extra/; kCorrupt if absent
 
-  // Reads one chunk of one file and checks its CRC.  What is done with it is done in blocks, which
-  // the processor's caches hold: `take` gets each with its place in the chunk, before it is known
-  // whether the chunk is right.  memory: of the chunk, which then has it all; or less, a multiple
-  // of kBlockBytes, which it goes through; a direct read is as large as that.  False, after a wait:
-  // the look at the file was stale; it is to be opened again, and take will see the chunk again.
+  // Reads one chunk of one file and checks its CRC.  The chunk is handled in blocks that fit the
+  // processor's caches: `take` gets each with its offset in the chunk, before it is known whether
+  // the chunk is right.  memory: as large as the chunk, which it then holds; or smaller, a multiple
+  // of kBlockBytes, which the chunk goes through; a direct read is as large as that.  False, after
+  // a wait: the open file was stale; it is to be opened again, and `take` will see the chunk again.
   static constexpr int64_t kBlockBytes = int64_t(512) << 10;
   using TakeBlock = function_ref<void(int64_t at, std::span<const std::byte>)>;
   bool read_chunk(const File& file, size_t file_index, int64_t chunk, bool direct,

@@ -26,7 +26,7 @@ class Verifier {
     end_ = count * (part.number + 1) / part.of;
     for (size_t i = 0; i < index().files.size(); ++i) {
       const int64_t first = chunks_.first(i);
-      // Empty files at the end begin behind the last chunk.
+      // Empty files at the end begin after the last chunk.
       if (begin_ <= first && (first < end_ || is_last_)) files_.push_back(i);
     }
   }
@@ -51,7 +51,7 @@ class Verifier {
     report_.findings.push_back({std::move(file), chunk, std::move(message)});
   }
 
-  // A copy of a step under the name of another says what the other was not.
+  // A step that was copied under the name of another is not that step.
   void check_name() {
     const auto named = step_of_path(reader_.directory());
     if (named && *named != reader_.step())
@@ -70,7 +70,7 @@ class Verifier {
     }
   }
 
-  // A step that lacks a file is not looked at further.
+  // A step that lacks a file is not examined further.
   bool sizes_are_right() {
     guarded(reader_.directory(), -1, [&] {
       for (const size_t i : files_) reader_.check_size(i);

@@ -1,4 +1,4 @@
-// How far a step can be trusted, checked without stopping at the first finding.
+// Checks of a step, which list everything that is wrong instead of stopping at the first finding.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ struct VerifyReport {
   bool ok() const { return findings.empty(); }
 };
 
-// A part of the work, for several ranks that verify one step together: of the step's chunks, in the
-// order of files, those from number * count / of on, and the files that begin there; what is no
-// file's alone is the first one's.  The step is good if every part finds nothing.
+// A part of the work, for several ranks that verify one step together: the step's chunks, in the
+// order of files, from number * count / of on, and the files that begin there.  Part 0 also checks
+// what belongs to no single file.  The step is good if no part finds anything.
 struct VerifyPart {
   int number = 0, of = 1;
 };

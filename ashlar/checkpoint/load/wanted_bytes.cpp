@@ -43,7 +43,7 @@ int64_t BoxCopy::bytes_between(int64_t offset, int64_t end) const {
   return bytes;
 }
 
-// Asks for the first lines of a run: the processor does not guess where the next short one is.
+// Fetches the first lines of a run: the processor cannot predict where the next short run is.
 void BoxCopy::prefetch(std::span<const std::byte> bytes, int64_t begin) const {
   constexpr int64_t kLine = 64, kMostLines = 16;
   const int64_t most = std::min(run_bytes_, kMostLines * kLine);

@@ -1,7 +1,8 @@
-// What a rank wants of the chunks of a step: the common parts of stored boxes and its destinations.
+// The bytes that a rank wants from the chunks of a step: the common parts of stored boxes and its
+// destinations.
 //
-// Memory   a BoxCopy (some 300 bytes) for each pair of boxes that meet, and 16 bytes for each
-//          chunk that one has bytes of.
+// Memory   a BoxCopy (some 300 bytes) for each pair of overlapping boxes, and 16 bytes for each
+//          chunk that the pair has bytes in.
 // Threads  copy() from any, each byte once.
 #pragma once
 
@@ -27,11 +28,12 @@ class BoxCopy {
  public:
   BoxCopy(const IndexBox& stored, DType from, const Box& part, const Piece& destination);
 
-  // Takes what the bytes from `offset` of the file on have of it; any bytes, in any order.
+  // Copies the part of it that is in these bytes, which begin at `offset` of the file.  Bytes may
+  // come in any order.
   void copy(std::span<const std::byte> bytes, int64_t offset) const;
-  // How many of the bytes [offset, end) of the file it takes.
+  // The number of bytes that it copies from [offset, end) of the file.
   int64_t bytes_between(int64_t offset, int64_t end) const;
-  // Calls with the number of every chunk of the file that has bytes of it, ascending.
+  // Calls with the number of each chunk of the file that has bytes of it, ascending.
   template <typename F>
   void for_each_chunk(F&& call) const {
     int64_t next = 0;
@@ -42,7 +44,7 @@ class BoxCopy {
   }
 
  private:
-  // Of the stored box.  Offsets in it, chunks and their blocks end on whole elements.
+  // An element of the stored box.  Offsets in it, chunks and blocks are multiples of elements.
   int64_t element_at(int64_t file_offset) const {
     return std::max<int64_t>(0, file_offset - begin_) / element_bytes_;
   }
@@ -63,9 +65,9 @@ class WantedBytes {
               std::span<const Piece> destinations);
 
   std::vector<ChunkRange> ranges() const;  // numbers of chunks, ascending
-  // Bytes of a chunk from `at` on.
+  // Copies what is wanted of these bytes of a chunk, which begin at `at` of it.
   void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const;
-  // All but what stands between tensors, and a little that another load reads again.
+  // At least 15/16 of the chunk is wanted: another load that needs the rest may read it again.
   bool nearly_whole(int64_t chunk) const;
 
  private:
@@ -78,7 +80,7 @@ class WantedBytes {
   std::vector<std::pair<int64_t, uint32_t>> uses_;  // chunk, number in copies_
 };
 
-// What one rank wants, until it leaves.
+// The bytes that one rank wants, until it leaves.
 class WantedByRank {
  public:
   explicit WantedByRank(const WantedBytes& wanted) : wanted_(&wanted) {}
@@ -90,8 +92,8 @@ class WantedByRank {
   const WantedBytes* wanted_;  // null: the rank has left
 };
 
-// The list by which ranks of one process find what the others want: by a number, which stays no
-// other's when the rank that had it has left.
+// The list in which ranks of one process find what the others want, by numbers.  A number is not
+// used again when its rank has left.
 class WantedByRanks {
  public:
   uint64_t add(std::shared_ptr<WantedByRank> wanted);
@@ -104,8 +106,8 @@ class WantedByRanks {
   std::map<uint64_t, std::shared_ptr<WantedByRank>> by_number_;
 };
 
-// What is wanted by all ranks that share memory with this one, so that the rank that reads a chunk
-// copies it to all of them while the caches have it; by this rank alone where none does.
+// The bytes that all ranks which share memory with this one want (or this rank alone), so that the
+// rank that reads a chunk copies it to all of them while the caches have it.
 //
 // Errors   a rank that leaves is copied to no more, and waits for copies that are being made.
 class SharedWantedBytes {

@@ -3,11 +3,12 @@
 //   publish     X -> fence/new-UUID -> step-S     set_aside   step-S -> fence/bad-NAME -> .bad/NAME
 //   take_away   X -> fence/gone-UUID              write       fence/text-UUID -> path
 //
-// close_fence() moves everything out and then removes the directory, again and again until that
-// succeeds; only an empty directory can be removed.  To look whether a fence is open and then to
-// rename would be no fence: the process may sleep in between.  Nor would it be one to rename the
-// directory aside: a call on its way may have found the directory already, by handle.  But into or
-// out of a directory that was removed no call renames, neither by path nor by handle.
+// close_fence() moves everything out and then removes the directory, and repeats that until it
+// succeeds; only an empty directory can be removed.  It would not be enough to check that a fence
+// is open before a rename, since the process may sleep in between.  Nor would it be enough to
+// rename the directory aside, since a call in flight may have found the directory already, by
+// handle.  But no call can rename into or out of a directory that was removed, neither by path nor
+// by handle.
 #include "ashlar/checkpoint/root/fence.h"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ struct AsideNames {
   const char* directory;    // of the root
 };
 constexpr AsideNames kAside[] = {{"bad-", kBadDirectory}, {"old-", kSupersededDirectory}};
-constexpr int kClosingRounds = 100;  // an earlier holder that lives goes on filling its fence
+constexpr int kClosingRounds = 100;  // an earlier holder that lives keeps filling its fence
 
 // Moves one entry of a fence that is being closed to where it belongs.
 void carry_out(FileSystem& files, const std::string& root, const std::string& fence,
@@ -107,8 +108,8 @@ std::string Fence::inside(std::string_view purpose) const {
   return join(directory_, fmt::format("{}-{}", purpose, to_text(random_id())));
 }
 
-// Over a network a call that was made may be answered with an error, because the first answer was
-// lost and the call was made again.  No other process uses the name inside.
+// Over a network a rename that was made may be answered with an error, because the first answer was
+// lost and the call was repeated.  No other process uses the name inside.
 void Fence::rename(const std::string& from, const std::string& inside) {
   try {
     files_.rename_new(from, inside);

@@ -1,26 +1,26 @@
-// How it works.  The lease is the file trainer.json; whoever put it there holds the root.  Nothing
-// is asked of the file system but two atomic renames: to a name that must be free (rename_new), and
-// over a name (replace).
+// How it works.  The lease is the file trainer.json; the process that put it there holds the root.
+// The file system only has to provide two atomic renames: to a name that must be free (rename_new),
+// and over a name (replace).
 //
-//   acquire()     take(trainer.json), close the fences of earlier holders, make the own fence; the
-//                   own text is still there, or else again from the start
-//   claim(path)   writes the own text aside, renames it to `path`; false: the name is taken
-//   take(path)    claim; if the name is taken, read it.  Its holder lives: kConfig.  Dead, perhaps
-//                   after it was watched:
+//   acquire()     take(trainer.json), close the fences of earlier holders, make the own fence; if
+//                   the own text is not there any more, start again
+//   claim(path)   write the own text aside, rename it to `path`; false: the name is taken
+//   take(path)    claim; if the name is taken, read it.  If its holder lives: kConfig.  If it is
+//                   dead, perhaps after it was watched:
 //                   take(successor), a name made of the hash of the dead text
-//                   the dead text is still at `path`: close the dead holder's fence, replace the
+//                   if the dead text is still at `path`: close the dead holder's fence, replace the
 //                   text by the successor, done
-//                   another text is there: give the successor back, start again
-//   check()       the own text is still at `path` and the own fence is open, or else the root has
+//                   if another text is there: give the successor back, start again
+//   check()       the own text must still be at `path`, and the own fence open; else the root has
 //                   another holder
-//   refresh()     check, then puts a text with the next beat there, through the fence
+//   refresh()     check, then write a text with the next beat there, through the fence
 //
-// Only the holder of the successor replaces that one dead text, so that two starters that both saw
-// it die meet at the successor, and the later one finds another text at `path`.  The recursion ends
-// at a successor whose name is free or whose holder lives.
-//   The dead holder's fence is closed before its text is replaced, since it could put its own back,
-// and again after: it may have made its fence only between the two.  A fence made later finds no
-// text of its own at `path` and is not used.
+// Only the holder of the successor replaces that one dead text.  Two starters that both saw it die
+// compete for the successor, and the later one finds another text at `path`.  The recursion ends at
+// a successor whose name is free or whose holder lives.
+//   The dead holder's fence is closed before its text is replaced, since a holder that lives after
+// all could put its text back, and again afterwards, since it may have made its fence in between.
+// The owner of a fence made later finds another text at `path` and does not use the fence.
 #include "ashlar/checkpoint/root/lease.h"
 
 #include <algorithm>
@@ -38,13 +38,13 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr const char* kLeaseFile = "trainer.json";
-// Between a call that fails and the look for why, another process may take a name or give it back;
-// an error that means something else comes every time.
+// The number of tries: between a failing call and the check of its cause another process may take a
+// name or give it back; any other error comes every time.
 constexpr int kAttempts = 4;
 constexpr double kLeasePoll_s = 1;  // between two looks at a lease that is watched
 constexpr int kPollsPerLine = 10;
 
-// The text of a file; nullopt: there is none, or there is none any more.
+// The text of a file; nullopt: there is no such file, or none any more.
 std::optional<std::string> text_at(FileSystem& files, const std::string& path) {
   for (int attempt = 1;; ++attempt) {
     try {
@@ -56,8 +56,8 @@ std::optional<std::string> text_at(FileSystem& files, const std::string& path) {
   }
 }
 
-// What changes when the holder of a lease refreshes it.  Programs that count no beats write the
-// same text again: then it is the time of the file that changes; which one it is does not matter.
+// Text that changes when the holder of a lease refreshes it.  Programs that count no beats write
+// the same text again: then the time of the file changes; its value does not matter.
 struct Sign {
   std::string text;
   int64_t time_s;
@@ -123,7 +123,7 @@ Lease::~Lease() {
   give_back();
 }
 
-// Whoever took the root over has closed the fence, and what is at path_ is not this process's.
+// The process that took the root over has closed the fence, and its text is at path_.
 void Lease::give_back() {
   try {
     if (!fence_->open()) return;
@@ -173,7 +173,7 @@ bool Lease::give_name(const std::string& aside, const std::string& path) {
 
 void Lease::acquire() {
   for (;;) {
-    // Listed before: a fence that comes later is that of a later holder.
+    // The list is made before the check: a fence that comes later is that of a later holder.
     const std::vector<std::string> earlier = fences_in(files_, root_);
     take(path_);
     for (const std::string& fence : earlier) close_fence(files_, root_, fence);
@@ -186,8 +186,8 @@ void Lease::acquire() {
   }
 }
 
-// The successor is taken like a lease, because its holder may die too.  No file is ever taken away
-// on a judgement that may be of an earlier file of the same name.
+// The successor is taken like a lease, because its holder may die too.  No file is ever removed
+// because of a judgement that may concern an earlier file of the same name.
 void Lease::take(const std::string& path) {
   while (!claim(path)) {
     const std::optional<std::string> found = text_at(files_, path);
@@ -208,7 +208,7 @@ void Lease::take(const std::string& path) {
 void Lease::replace_dead(const std::string& found, const std::string& successor,
                          const std::string& path) {
   const std::optional<LeaseHolder> holder = parse_lease(found, path);
-  // A token makes a path: nothing but an identifier is taken for one.
+  // The token becomes part of a path: only an identifier is accepted.
   const bool fenced = holder && parse_id(holder->token);
   if (fenced) close_fence(files_, root_, fence_path(root_, holder->token));
   if (text_at(files_, path) != found) return;  // it wrote a last beat before
@@ -216,7 +216,7 @@ void Lease::replace_dead(const std::string& found, const std::string& successor,
   if (fenced) close_fence(files_, root_, fence_path(root_, holder->token));
 }
 
-// A lease that this very process has left behind is nobody's.
+// A lease that this very process has left behind has no holder.
 Life Lease::life(const LeaseHolder& holder) const {
   return is_same_process(holder, me_) ? Life::kDead : life_of(holder, me_);
 }
@@ -236,7 +236,7 @@ bool Lease::is_dead(const std::string& path, const std::string& found) {
   return stays_silent(path, found, *holder);
 }
 
-// Only time during which this process looked is counted: whatever it slept through tells nothing.
+// Counts only time during which this process looked: changes may be missed while it sleeps.
 bool Lease::stays_silent(const std::string& path, const std::string& found,
                          const LeaseHolder& holder) {
   const std::optional<Sign> first = sign_at(files_, path);
@@ -262,7 +262,7 @@ bool Lease::stays_silent(const std::string& path, const std::string& found,
   return true;
 }
 
-// Removes the files that killed starters left beside the lease; starters that live need theirs.
+// Removes files that killed starters left beside the lease; those of living starters are in use.
 void Lease::collect() {
   for (const std::string& name : files_.list(parent_of(path_))) {
     if (!name.starts_with("trainer.json.")) continue;
@@ -274,7 +274,7 @@ void Lease::collect() {
 }
 
 void Lease::check() {
-  // Somebody may have removed the lease by hand; then it is made again.
+  // The lease may have been removed by hand; then it is made again.
   std::optional<std::string> found = text_at(files_, path_);
   while (!found && fence_->open() && !claim(path_)) found = text_at(files_, path_);
   if (fence_->open() && (!found || is_mine(*found, path_))) return;
@@ -282,7 +282,7 @@ void Lease::check() {
       found && !is_mine(*found, path_) ? parse_lease(*found, path_) : std::nullopt;
   const std::string other = holder ? fmt::format("process {} on {}", holder->pid, holder->host)
                                    : std::string("another process");
-  // Nobody takes over from a process that renews its lease.
+  // No process takes over from one that renews its lease.
   const std::string gone = missing();
   const bool renews = options_.now() - renewed_s_ < me_.expiry_s();
   ASHLAR_REQUIRE(gone.empty() || !renews || !holder, kConfig,
@@ -299,7 +299,7 @@ void Lease::check() {
               root_, other, me_.expiry_s());
 }
 
-// The uppermost directory of this process that is not there; "": all are.
+// The uppermost of this process's directories that is missing; "": none is.
 std::string Lease::missing() const {
   for (const std::string& directory : {root_, parent_of(path_), fence_path(root_, me_.token)})
     if (!files_.stat(directory, Links::kFollow)) return directory;

@@ -1,15 +1,15 @@
-// Who trains into a checkpoint root: one process at a time.
+// The right to train into a checkpoint root, which one process has at a time.
 //
 // .lease/trainer.json names the process (boot, pid namespace, pid, start time) and its host.  A
-// thread of the Lease's own writes it again every refresh_s with the number of the beat in it,
-// whatever else the holder does.  A holder that is dead, or whose machine has restarted, is taken
-// over at once.  One that cannot be judged from here, on another host or in another container, is
-// watched: taken over after six intervals without a change, refused at the first change.  Clocks
-// and times of files are never compared.  Of any number of processes that start at once exactly one
-// gets the root, on any file system whose rename is atomic.
+// thread of the Lease rewrites it every refresh_s with the number of the beat in it, whatever else
+// the holder does.  If the holder is dead, or its machine has restarted, its lease is taken over at
+// once.  A holder that cannot be judged from here, on another host or in another container, is
+// watched: its lease is taken over after six intervals without a change, and left to it at the
+// first change.  Clocks and times of files are never compared.  If several processes start at once,
+// exactly one of them gets the root, on any file system whose rename is atomic.
 //
-// Taking a lease over closes the fence of the earlier holder (fence.h): should that process live
-// after all, it can change nothing in the root any more.
+// Taking a lease over closes the fence of the earlier holder (fence.h): if that process lives after
+// all, it can change nothing in the root any more.
 //
 // Errors   kConfig if another process holds the root, or is about to: names it, says what to do.
 //          kPreempted if a signal asks to stop (core/signals.h) while the lease is watched.
@@ -33,20 +33,20 @@ namespace ashlar::checkpoint {
 
 struct LeaseOptions {
   double refresh_s = 10;
-  // Tests play other hosts: who takes the lease, nullopt for this process; what passes the time
-  // while a lease is watched, null for sleeping until a signal asks to stop; and what tells the
-  // seconds that leases stay unchanged, null for the clock.
+  // Tests play other hosts.  holder: the process that takes the lease; nullopt: this one.  sleep:
+  // passes the time while a lease is watched; null: sleeps until a signal asks to stop.  now: the
+  // seconds by which leases stay unchanged; null: the clock.
   std::optional<LeaseHolder> holder = std::nullopt;
   std::function<void(double seconds)> sleep = nullptr;
   std::function<double()> now = nullptr;
 };
 
-// Who holds the root; nullopt: nobody does, or the text is torn.
+// The holder of the root; nullopt: there is none, or the text is torn.
 std::optional<LeaseHolder> lease_of(FileSystem& files, const std::string& root);
 
 class Lease {
  public:
-  // The root exists.  Returns when it is this process's, after a minute or so at most.
+  // The root exists.  Returns when this process holds it, after about a minute at most.
   Lease(FileSystem& files, const std::string& root, Log& log, LeaseOptions options = {});
   ~Lease();  // gives the root back; failures are logged
   Lease(const Lease&) = delete;
@@ -57,7 +57,7 @@ class Lease {
   Fence& fence() { return *fence_; }
   const LeaseHolder& holder() const { return me_; }
   // kConfig if another process has taken the root over, because this one was silent too long, or if
-  // somebody has removed or moved the directories that make the root this one's.
+  // the directories that make this process its holder were removed or moved.
   void check();
   void refresh();  // checks first; the thread calls it every refresh_s
 

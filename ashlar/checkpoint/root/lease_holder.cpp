@@ -26,8 +26,8 @@ std::string read_system_file(FileSystem& system, const std::string& path) {
   return {reinterpret_cast<const char*>(page.data()), length};
 }
 
-// Start time of a process, field 22 of its stat line; 0 if there is no such process, or only what
-// is left of one that nobody waited for: where a container's first process does not, that stays.
+// The start time of a process, field 22 of its stat line; 0 if there is no such process, or only a
+// zombie, which stays if a container's first process does not wait for it.
 int64_t start_time(FileSystem& system, int64_t pid) {
   try {
     const std::string line = read_system_file(system, fmt::format("/proc/{}/stat", pid));

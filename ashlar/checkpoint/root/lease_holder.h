@@ -1,7 +1,7 @@
-// The process that holds a lease, as the text of the lease names it.
+// The process that holds a lease, as the text of the lease describes it.
 //
 // The text is one line of JSON: format, host, boot, pid_namespace, pid, started, token, refresh_s,
-// beat.  Programs before refresh_s was written refresh every 60 s, and write the same text again.
+// beat.  Programs that write no refresh_s refresh every 60 s, and write the same text again.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,19 @@ struct LeaseHolder {
   std::string token;             // of this lease; "" if the text has none
   double refresh_s = 60;         // between two refreshes
 
-  // Without a sign of life for so long, somebody watching, the holder counts as dead.
+  // A holder that was watched for this long without a sign of life counts as dead.
   double expiry_s() const { return 6 * refresh_s; }
 };
 
 LeaseHolder this_process();  // its token and refresh_s are left to the caller
 
 std::string lease_text(const LeaseHolder& holder, int64_t beat);
-// nullopt: the text is torn.  Leases appear whole; only a machine that went down leaves a torn one.
+// nullopt: the text is torn.  Leases appear whole; only the crash of a machine leaves a torn one.
 std::optional<LeaseHolder> parse_lease(std::string_view text, const std::string& path);
 
-// What process `me` knows of the holder without waiting.  A process of the same boot and pid
-// namespace is known by its start time, even if its pid was given again.  One on the same host
-// before that booted again is dead.  Of any other only signs of life tell.
+// The state of the holder, as process `me` knows it without waiting.  A process of the same boot
+// and pid namespace is recognized by its start time, even if its pid was reused.  One from an
+// earlier boot of the same host is dead.  Any other is known only by its signs of life.
 enum class Life : uint8_t { kDead, kAlive, kUnknown };
 Life life_of(const LeaseHolder& holder, const LeaseHolder& me);
 bool is_same_process(const LeaseHolder& a, const LeaseHolder& b);

@@ -1,4 +1,4 @@
-// Why a call in a root failed: the holder may have lost the root.
+// The cause of a failed call in a root: the holder may have lost the root.
 #pragma once
 
 #include "ashlar/checkpoint/root/lease.h"
@@ -6,8 +6,8 @@
 
 namespace ashlar::checkpoint {
 
-// The error of a save, or, where it is kStorage and the root was taken over, removed or moved, that
-// one (Lease::check): kConfig "step S is not saved: ...".
+// Returns the error of a save; but if it is kStorage, and the root was taken over, removed or
+// moved, the error that says so (Lease::check): kConfig "step S is not saved: ...".
 Error cause_of(const Error& error, Lease& lease, int64_t step);
 
 }  // namespace ashlar::checkpoint

@@ -56,8 +56,9 @@ ReaderLease::~ReaderLease() {
   }
 }
 
-// Written in place: a holder of the root that reads half of it sees that it changes.  Who slept
-// until its lease was removed makes it again, unless the step is gone; then its reads fail.
+// Writes in place: a holder of the root that reads half of the text still sees that it changes.  A
+// reader that slept until its lease was removed makes it again, unless the step is gone; then its
+// reads fail.
 void ReaderLease::refresh_loop() {
   std::unique_lock lock(mutex_);
   const std::chrono::duration<double> interval(me_.refresh_s);

@@ -1,7 +1,7 @@
 // Keeps a step from being removed while it is read (step_guard.h).
 //
-// A thread of its own refreshes the lease.  Where the root cannot be written, on a read-only mount,
-// or has no guards, since an older program wrote it and none trains there, the step is read without
+// A thread of its own refreshes the lease.  If the root cannot be written, on a read-only mount, or
+// has no guards, because an older program wrote it and none trains there, the step is read without
 // a lease and without a message: it can be read as long as the run that writes it keeps it.
 //
 // Threads  one.  The file system outlives the object.
@@ -23,8 +23,8 @@ class ReaderLease {
   // Null: the step is gone; look for another.
   static std::unique_ptr<ReaderLease> take(FileSystem& files, const std::string& root,
                                            const StepRef& ref, const LeaseOptions& options = {});
-  // Of a directory that was named; without a lease if it is not named like a step.  kConfig: it is
-  // gone (fail_removed).
+  // For a step directory that a user named; without a lease if it is not named like a step.
+  // kConfig: it is gone (fail_removed).
   static std::unique_ptr<ReaderLease> of_step(FileSystem& files, const std::string& directory);
   ~ReaderLease();  // gives the step back
   ReaderLease(const ReaderLease&) = delete;

@@ -1,17 +1,19 @@
-// How it works.  What is known of a step lies in three places: in the step itself, which never
-// changes, and in two directories of verdicts beside the steps, whose files are named by step and
+// How it works.  What is known about a step is in three places: in the step itself, which never
+// changes, and in two directories of verdicts beside the steps.  Their files are named by step and
 // attempt, so that a step number that is saved again starts without a verdict.
 //
 //   .bad/STEP-ATTEMPT.json        not used again; never checked again
 //   .verified/STEP-ATTEMPT.json   passed kDeep once; the holder then checks kFiles at most
 //
-// find_newest walks the steps from the newest to the oldest.  judge() asks .bad/ first and else
-// checks the step (problem_of).  A step that fails is recorded, if the caller may write, and the
-// next older one is tried.  No step is moved here: Checkpointer::recover does, by quarantine().
-//   remove_step renames before it removes, so that a step that is half gone has no longer the name
-// of one; the next holder of the lease finds the rest in the fence, and collect_stale removes it.
-// All that the holder changes goes through its fence, so that a process whose lease was taken over,
-// and that has not noticed yet, changes nothing.
+// find_newest walks the steps from the newest to the oldest.  judge() looks into .bad/ and, if
+// there is no verdict, checks the step (problem_of).  A step that fails is recorded, if the caller
+// may write, and the next older one is tried.  No step is moved here: Leadership::recover moves it,
+// by quarantine().
+//   remove_step renames before it removes, so that a step that is half gone no longer has the name
+//   of
+// one; the next holder of the lease finds the rest in the fence, and collect_stale removes it.  All
+// changes of the holder go through its fence, so that a process whose lease was taken over, and
+// that has not noticed yet, changes nothing.
 #include "ashlar/checkpoint/root/recovery.h"
 
 #include <algorithm>
@@ -48,7 +50,7 @@ void write_verdict(Fence& fence, const char* directory, const StepRef& ref, cons
   fence.write(verdict_path(fence.root(), directory, ref), json.dump(1, ' ', false, replace) + "\n");
 }
 
-// What a check at that level finds wrong first; nullopt: the step is good at that level.
+// The first problem that a check at that level finds; nullopt: the step is good at that level.
 std::optional<std::string> problem_of(FileSystem& files, const StepRef& ref, VerifyLevel level,
                                       Log& log) {
   try {
@@ -62,7 +64,7 @@ std::optional<std::string> problem_of(FileSystem& files, const StepRef& ref, Ver
   }
 }
 
-// The reason recorded in .bad/.  A verdict counts even where its file cannot be read.
+// The reason recorded in .bad/.  A verdict counts even if its file cannot be read.
 std::optional<std::string> read_verdict(FileSystem& files, const std::string& root,
                                         const StepRef& ref) {
   if (!is_bad(files, root, ref)) return std::nullopt;
@@ -77,7 +79,7 @@ std::optional<std::string> read_verdict(FileSystem& files, const std::string& ro
   }
 }
 
-// The reason why a step is not used: the recorded one, or else the one that a check of it finds.
+// The reason why a step is not used: the recorded one, or else the one that a check finds.
 // nullopt: the step is good at that level.
 struct Judgement {
   std::optional<std::string> problem;
@@ -124,12 +126,12 @@ std::vector<std::string> names_in(FileSystem& files, const std::string& director
   return is_directory(files, directory) ? files.list(directory) : std::vector<std::string>{};
 }
 
-// Directories named like a step, and whatever else is.
+// Directories named like a step, and other entries that are named like one.
 struct Named {
   std::vector<StepRef> steps;  // oldest first, as names sort
   std::vector<std::string> others;
 };
-// Nullopt: a step went between the two looks at it.
+// nullopt: a step was removed between two looks at it.
 std::optional<Named> look_for_steps(FileSystem& files, const std::string& root) {
   Named named;
   for (const std::string& name : names_in(files, root)) {
@@ -146,8 +148,8 @@ std::optional<Named> look_for_steps(FileSystem& files, const std::string& root) 
   return named;
 }
 
-// Where a run saves and removes meanwhile, a list may name a step that is gone and miss the one
-// that replaced it: then it is made again.
+// If a run saves and removes meanwhile, a list may have a step that is gone and lack the one that
+// replaced it: then it is made again.
 Named named_like_steps(FileSystem& files, const std::string& root) {
   std::optional<Named> named;
   while (!named) named = look_for_steps(files, root);
@@ -165,10 +167,10 @@ void collect_verdicts(Fence& fence) {
     if (!wanted.contains(name)) fence.remove(join(directory, name));
 }
 
-// The step went while it was looked at.
+// The step was removed while it was looked at.
 struct StepWent {};
 
-// holder: null for a reader.  before: is called before a step is looked at, and may throw.
+// holder: null for a reader.  before: called before a step is looked at; it may throw.
 Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Fence* holder,
                      Log& log, const std::function<void(const StepRef&)>& before) {
   Recovery recovery;
@@ -264,7 +266,7 @@ bool is_removed(FileSystem& files, const std::string& directory) {
   return step_of_path(directory) && !files.stat(directory, Links::kFollow);
 }
 
-// Where reading a step that a user named goes wrong because it is gone, that is the error.
+// If reading a step that a user named fails because the step is gone, that is the error.
 template <typename F>
 auto unless_removed(FileSystem& files, const std::string& directory, F&& body) {
   try {
@@ -321,7 +323,7 @@ StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log)
     lease = ReaderLease::take(files, path, ref);
     if (!lease) throw StepWent{};
   };
-  // Each turn but the last saw a step go, which another replaced.
+  // In each turn but the last a step was removed, which another had replaced.
   for (;;) {
     try {
       const Recovery recovery = find_newest(files, path, VerifyLevel::kDeep, nullptr, log, hold);
@@ -405,7 +407,7 @@ void collect_stale(Fence& fence, Log& log) {
     if (tmp) log.info("removing {}: an interrupted save", join(root, name));
     fence.remove(join(root, name));
   }
-  // Of older programs: this one writes small files through the fence.
+  // Left by older programs: this one writes small files through the fence.
   for (const std::string& directory : {root, join(root, kBadDirectory),
                                        join(root, kVerifiedDirectory), join(root, kLeaseDirectory)})
     if (is_directory(files, directory)) remove_temporaries(files, directory);

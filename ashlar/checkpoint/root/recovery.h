@@ -1,13 +1,12 @@
-// Which step a run continues from, and the state of everything else in a checkpoint root.
+// The step that a run continues from, and the state of everything else in a checkpoint root.
 //
 // Complete   a step whose COMMIT, manifest and index agree with each other and with the sizes of
-//            all files: the cheap check (VerifyLevel::kQuick).  Its bytes may be damaged all the
-//            same.
-// Good       a step of which every byte was read and is as it was committed (VerifyLevel::kDeep).
-// A run continues from the newest good step, and a root given to a reader stands for the same one.
-// Newest first: a step that fails is passed over with its reason, and the next older one is tried.
-// Steps without a survivor are kCorrupt, never a silent start from step 0.  What is named like a
-// step and is no directory is none: it is named and passed over.
+//            all files: the cheap check (VerifyLevel::kQuick).  Its bytes may still be damaged.
+// Good       a step whose bytes were all read and are as they were committed (VerifyLevel::kDeep).
+// A run continues from the newest good step, and a root given to a reader stands for the same step.
+// Steps are tried from the newest on: one that fails is skipped, with its reason.  If there are
+// steps and none is good, that is kCorrupt, never a silent start from step 0.  An entry that is
+// named like a step but is no directory is reported and skipped.
 #pragma once
 
 #include <cstdint>
@@ -37,27 +36,29 @@ struct Recovery {
   std::vector<RejectedStep> rejected;  // newer than it, newest first
 };
 
-// The newest step that passes `level`.  A reader writes nothing.  For the holder of the lease, who
-// gives its fence, failures are written to .bad/ (so that the next start need not repeat the
-// check), and a step that was verified once is not read whole again, since the holder loads it next
-// and so reads all of it.
+// The newest step that passes `level`.  The first form, for readers, writes nothing.  The second is
+// for the holder of the lease: failures are written to .bad/, so that the next start need not
+// repeat the check, and a step that was verified once is not read whole again, since the holder
+// loads it next and reads all of it then.
 // Errors: kCorrupt "ROOT holds N steps but none is good: ..."; kStorage.
 Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Log& log);
 Recovery find_newest(Fence& fence, VerifyLevel level, Log& log);
 
-// `path` is a step directory or a root: then its newest good step, all of which is read to know
-// that it is.  kCorrupt if it is neither; kConfig if it is named like a step and gone.  While the
-// reader lives no run removes the step, though it be an old one by then (reader_lease.h).  A step
-// is read kDirectIfWhole; of a root's the system has kept what was read.
+// Opens a step directory, or a root's newest good step, all of which is read to prove that it is
+// good.  kCorrupt if `path` is neither; kConfig if it is named like a step and gone.  No run
+// removes the step while the reader lives, even if it has become an old one (reader_lease.h).  A
+// step is read kDirectIfWhole; a root's step is in the system's memory, since it was read for the
+// check.
 StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log);
-// A step, or a root holding steps; what is named like a step and is gone is one to be named.
+// Whether `path` is a step or a root of steps, or is named like a step that is gone, which is an
+// error to report as such.
 bool is_checkpoint(FileSystem& files, const std::string& path);
 
-// verify_step of a directory that a user named: no run removes it meanwhile.  kConfig if there is
-// no such directory, if it holds steps and is none, or if a run removed it a moment ago.
+// verify_step on a directory that a user named; no run removes it meanwhile.  kConfig if there is
+// no such directory, if it is a root of steps, or if a run removed it a moment ago.
 VerifyReport verify_named(FileSystem& files, const std::string& directory, VerifyLevel level,
                           Log& log);
-// kConfig: a step that was named is gone.
+// Throws kConfig: a step that a user named is gone.
 [[noreturn]] void fail_removed(const std::string& directory);
 
 enum class StepState : uint8_t { kCommitted, kTmp, kBad, kTrash, kForeign };
@@ -77,12 +78,12 @@ struct StepInfo {
 std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root, VerifyLevel level,
                                  Log& log);
 
-// A step with its attempt and run, as far as COMMIT tells them.
+// A step with its attempt and run, as far as COMMIT can be read.
 StepRef refer(FileSystem& files, const std::string& root, int64_t step);
 // Step directories under the root, oldest first.
 std::vector<StepRef> committed_steps(FileSystem& files, const std::string& root);
 
-// What follows with a Fence is only for the holder of the lease.
+// The functions with a Fence are only for the holder of the lease.
 void record_bad(Fence& fence, const StepRef& ref, const std::string& reason);
 void record_verified(Fence& fence, const StepRef& ref);
 bool is_bad(FileSystem& files, const std::string& root, const StepRef& ref);

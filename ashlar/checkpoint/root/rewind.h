@@ -11,9 +11,9 @@ namespace ashlar::checkpoint {
 
 // Makes `step` the newest of the root, so that a run continues from it.  supersede: newer steps are
 // moved to .superseded/, where they stay until the run has come as far again.
-// Errors  kConfig if there is no such step, if another process trains into the root, or, naming
-//         them, if there are newer steps and not `supersede`, or one of them is pinned or being
-//         read; kCorrupt if the step is damaged.  Then nothing was moved.
+// Errors  kConfig if there is no such step; if another process trains into the root; if there are
+//         newer steps without `supersede`, or one of them is pinned or being read: they are named.
+//         kCorrupt if the step is damaged.  After an error nothing was moved.
 void rewind(FileSystem& files, const std::string& root, int64_t step, bool supersede, Log& log);
 
 }  // namespace ashlar::checkpoint

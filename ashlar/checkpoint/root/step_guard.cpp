@@ -56,7 +56,7 @@ bool try_create(FileSystem& files, const std::string& path, std::string_view tex
   }
 }
 
-// A process trains into the root, or one that was killed did.
+// A process trains into the root, or one did until it was killed.
 bool has_holder(FileSystem& files, const std::string& root) {
   return files.stat(join(join(root, kLeaseDirectory), "trainer.json")).has_value();
 }

@@ -1,11 +1,11 @@
-// What keeps a step from being removed: readers that have it open, and pins.
+// Protection of steps against removal: by readers that have them open, and by pins.
 //
 // Each step has a guard, the directory ROOT/.lease/step-S-ATTEMPT/.  The holder of the root makes
 // it before the step is visible and removes it before the step is removed; no other process does
 // either.  A reader puts a lease into it, UUID.json, and a user who pins the step the file
 // pin.json.  The file system removes a directory only while it is empty, and in one that is gone
-// nobody can make a file.  So reader and holder need not ask each other: either the lease is there
-// and the step stays, or the guard is gone and the reader looks for another step.
+// no process can make a file.  So reader and holder need not ask each other: either the lease is
+// there and the step stays, or the guard is gone and the reader looks for another step.
 //
 // A reader's lease ends when the reader removes it.  The lease of a dead process is removed, and so
 // is one that a process which cannot be judged from here has not refreshed for six intervals while

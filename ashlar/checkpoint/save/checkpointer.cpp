@@ -1,17 +1,18 @@
-// How it works.  This file is the caller's side; save_threads.cpp and read_back_thread.cpp are that
-// of the threads.
+// How it works.  This file is the caller's side; save_threads.cpp and read_back_thread.cpp are the
+// threads' side.
 //
-//   constructor      lease (leader), remains of killed processes, newest good step; then threads
+//   constructor      the leader takes the lease, cleans up after killed processes and finds the
+//                    newest good step (Leadership); then threads start
 //   save()           make_job(): plan, room on the disk, arena if there is none yet.  Then the Job
 //                    waits for one of kMaxJobs places and is queued
 //   before_update()  waits until no job is left to copy: the tensors may change from then on
 //   wait()           waits until no job is left at all
 //
-// A save can end in two ways without a step: refuse()d in save(), before its job is queued, or
-// failed on the writer thread, which finish()es every job, failed or not.  The same step may be
-// tried again then: only steps that are committed or queued count (check_step).  mutex_ guards what
-// the header says, with one condition variable for all waits.
-//   What only the leader does is in Leadership, and how writers reach one result is up to their
+// A save can end without a step in two ways: refuse()d in save(), before its job is queued, or
+// failed on the writer thread, which finish()es every job, failed or not.  The same step may then
+// be tried again: only steps that are committed or queued count (check_step).  One condition
+// variable serves all waits under mutex_.
+//   Leadership has what only the leader does.  How writers reach one result is up to their
 // Coordination; nothing here depends on which one it is.
 #include "ashlar/checkpoint/save/checkpointer.h"
 
@@ -33,7 +34,7 @@ int64_t arena_chunks(const SavePlan& plan, const CheckpointOptions& options) {
   return std::clamp<int64_t>(2 * plan.chunks, 2, std::max<int64_t>(2, most / kChunkBytes));
 }
 
-// Creates the root first: the lease lies in it.
+// Creates the root first, since the lease is a file in it.
 std::string prepared(FileSystem& files, std::string root) {
   make_durable_directories(files, root);
   return root;
@@ -154,7 +155,7 @@ std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& req
   return job;
 }
 
-// Ends a save that did not begin.  The other writers do not know yet and may be writing.
+// Ends a save that did not begin.  The other writers do not know that yet and may be writing.
 void Checkpointer::refuse(const SaveRequest& request, const Error& error) {
   if (leads()) {
     coordination_->decide({request.attempt, request.step, false, error.what()});
@@ -200,7 +201,7 @@ void Checkpointer::before_update() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
   if (to_copy_.empty()) return;
-  const std::shared_ptr<Job> job = to_copy_.back();  // the last to be copied: the wait is its
+  const std::shared_ptr<Job> job = to_copy_.back();  // the last to be copied causes the wait
   changed_.wait(lock, [&] { return to_copy_.empty(); });
   job->stats.blocked_s += seconds_since(start);
 }
@@ -220,7 +221,7 @@ bool Checkpointer::wait_for_place(double seconds) {
                            [&] { return jobs_.size() < kMaxJobs; });
 }
 
-// Without jobs no step is committed, so that reader_ stays idle once it is.
+// No step is committed without a job, so that reader_ stays idle once it is idle.
 bool Checkpointer::drain(double seconds) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(seconds));

@@ -6,43 +6,46 @@
 //     catch (const Error& error) { if (error.kind() != kCorrupt) throw;
 //                                  checkpoints.reject_newest(error.what()); }
 //   }
-//   checkpoints.prepare({...});                             the first save is as quick as any
+//   checkpoints.prepare({...});                             makes the first save as quick as others
 //   each step:  forward, backward;  checkpoints.before_update();  update;  checkpoints.save({...});
 //   checkpoints.wait();                                     before a clean exit
 //
 // save() plans and returns; one thread copies the tensors into an arena, in chunks of 4 MiB, and
-// counts their checksums; a second writes, syncs and commits; a third reads the step back, with low
-// priority, before older ones are removed.  before_update() waits only until the copy is done.
-// The arena is taken once, by prepare() or else at the first save: room for two snapshots, or less
-// where that passes the limit; a snapshot that does not fit waits for the disk instead of failing.
-// At most two saves are under way.
+// computes their checksums; a second writes, syncs and commits; a third reads the step back, with
+// low priority, before older ones are removed.  before_update() waits only until the copy is done.
+// The arena is taken once, by prepare() or else by the first save: room for two snapshots, or less
+// if that exceeds the limit; a snapshot that does not fit waits for the disk instead of failing.
+// At most two saves are in progress.
 //
 // Several writers   N processes (or threads) write one step together, each its own boxes; no tensor
-// travels between them.  Each makes a Checkpointer on the same root, a directory that all of them
+// is sent between them.  Each makes a Checkpointer on the same root, a directory that all of them
 // share, and calls save() for the same steps with the same attempt.
 //   Writer 0, the leader, is the only one that holds the lease, recovers, commits and removes; it
-// is made first, and its run_id() goes to the others' options.  When its own files are down it
-// waits for the parts of the others (parts.h), proves that all boxes together tile every tensor,
-// and commits.
-//   The others, the followers, have neither newest() nor open_newest(): the leader's directory is
-// to be opened by all.  A follower's failure is logged and counted there and reported by the
-// leader: its step fails with "writer W of N: ...", W counted from 1 (writer_number).
-//   With a channel (save_channel.h) parts, failures and the result travel over it: a follower's
-// save ends with the result, reading back is shared by all, and a writer that makes no progress
-// for part_timeout_s fails the step, by name and with what it is doing.
-//   Without one, or when it breaks, parts go through the directory: a follower's save ends when its
-// part is written, and its wait() returns then; whether the step exists is known when the leader's
-// wait() has returned, so before an end or a restart all meet after that.  A writer that is not
-// heard of for part_timeout_s fails the step.
+//   is
+// made first, and its run_id() goes into the options of the others.  When its own files are written
+// it waits for the parts of the others (coordination.h), proves that all boxes together tile every
+// tensor, and commits.
+//   The others, the followers, have neither newest() nor open_newest(): all ranks open the leader's
+// directory.  A follower logs and counts its own failure, and the leader reports it: the leader's
+// save fails with "writer W of N: ...", W counted from 1 (writer_number).
+//   With a channel (save_channel.h) parts, failures and the result are messages: a follower's save
+// ends with the result, all ranks share the reading back, and a writer that makes no progress for
+// part_timeout_s fails the step, with its name and its current phase in the error.
+//   Without a channel, or when it breaks, parts go through the directory: a follower's save, and
+//   its
+// wait(), end when its part is written.  Whether the step exists is known when the leader's wait()
+// has returned, so all writers meet after that before an end or a restart.  A writer whose part is
+// missing for part_timeout_s fails the step.
 //
-// Errors   of a save in the background wait for take_failures(), or for wait(), which throws the
-//          oldest that nobody took: kStorage "step S is not saved: STAGE: PATH: ...".  The
-//          attempt's files are removed; the next save starts afresh, whatever became of the one
-//          before.  save() throws what keeps its own step from beginning; a synchronous one all of
-//          it.  Several writers: kCorrupt names tensor and element that no writer, or two, have.
-//          The constructor: kConfig if another process trains into the root (lease.h), kCorrupt if
-//          the root has steps but none is good.  A save: kConfig if another process has taken the
-//          root over, since this one was silent too long; no later save can succeed.
+// Errors   of a save in the background are kept for take_failures(), or for wait(), which throws
+//          the oldest that was not taken: kStorage "step S is not saved: STAGE: PATH: ...".  The
+//          attempt's files are removed; the next save starts afresh, whatever the result of the
+//          last one.  save() throws errors that keep its step from beginning, and if it is
+//          synchronous all errors.  Several writers: kCorrupt names tensor and element that no
+//          writer, or two, have.  The constructor: kConfig if another process trains into the root
+//          (lease.h), kCorrupt if the root has steps but none is good.  A save: kConfig if another
+//          process has taken the root over, since this one was silent too long; no later save can
+//          succeed.
 // Threads  one caller.  The tensors of the last save must outlive this object or wait().
 #pragma once
 
@@ -83,8 +86,9 @@ struct CheckpointOptions {
   int local_writers = 1;        // of this step on this machine
   double retry_delay_s = 0.05;  // before the second try of a failed write
   int writer_rank = 0, num_writers = 1;  // of each step; all but rank 0 need the run_id
-  double part_timeout_s = 600;           // the leader's wait for the others, from its last file on;
-                                         // with a channel: while the slowest makes no progress
+  // The leader's wait for the others after its last file; with a channel: the time in which the
+  // slowest makes no progress.
+  double part_timeout_s = 600;
   const SnapshotSource* source = nullptr;  // reads the tensors; null: they are in host memory
   SaveChannel* channel = nullptr;     // of this rank among the writers; it outlives this object
   int64_t read_back_bytes_per_s = 0;  // most that one rank reads of a step after its commit; 0: any
@@ -93,15 +97,15 @@ struct CheckpointOptions {
 
 struct SaveStats {
   int64_t step = 0, bytes = 0;
-  // The caller waited: for a place, in save() and in before_update(), and what add_blocked told.
+  // The caller's waits: for a place, in save() and in before_update(), and those of add_blocked.
   double blocked_s = 0;
   double copy_s = 0;    // from save(), or the wait before it, until the snapshot was complete
   double write_s = 0;   // writing and syncing data files
   double parts_s = 0;   // the leader waited for the parts of the others
   double commit_s = 0;  // index, manifest, COMMIT, rename
-  double total_s = 0;   // from there until committed
+  double total_s = 0;   // from the same moment as copy_s until committed
   std::string directory;
-  // Of every writer with a channel, of the leader alone without.
+  // The times of every writer; without a channel those of the leader alone.
   std::vector<RankTimes> ranks;
 };
 
@@ -110,62 +114,64 @@ struct SaveFailure {
   Error error;
 };
 
-// What a save wants free on the disk for the files of a step: 1.05 times their bytes, and 16 MiB.
+// The free disk space that a save requires for a step's files: 1.05 times their bytes, and 16 MiB.
 int64_t room_to_save(int64_t step_bytes);
 
 class Checkpointer {
  public:
   Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log);
-  ~Checkpointer();  // waits for saves under way (see give_up); an error nobody took is logged
+  ~Checkpointer();  // waits for saves in progress (see give_up); logs errors that were not taken
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // The newest good step, as the constructor found it or the last save made it.  The leader's.
+  // The newest good step, found by the constructor or made by the last save; the leader's.
   std::optional<StepRef> newest() const;
   StepReader open_newest() const;
-  // The newest step turned out to be damaged: it is recorded and set aside, and the next older good
-  // step takes its place; kCorrupt if there is none.  Not while a save is under way.
+  // The newest step turned out to be damaged: it is recorded as bad and set aside, and the next
+  // older good step becomes the newest; kCorrupt if there is none.  Not while a save is in
+  // progress.
   void reject_newest(const std::string& reason);
-  // The newest step, if a holder that was killed left it, so that all writers are to read it, each
-  // a part (verify.h); then either accept_newest or reject_newest.
+  // The newest step, if a holder that was killed left it: all writers are to read it, each a part
+  // (verify.h), before the leader calls accept_newest or reject_newest.
   std::optional<StepRef> unchecked() const;
   void accept_newest();
 
   // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
-  // disk has too little room (room_to_save) for this writer's files; the leader asks for room for
-  // the files of all, if the request tells what is whole.
+  // disk has too little room (room_to_save) for this writer's files; the leader requires room for
+  // the files of all, if the request has `whole`.
   void save(const SaveRequest& request);
   void before_update();
-  // The caller waited so long more because of the save of this step.  Nothing happens if it failed,
-  // or take_stats() has told of it.
+  // Adds to blocked_s of this step's save.  No effect if the save failed, or if take_stats() has
+  // returned it.
   void add_blocked(int64_t step, double seconds);
-  // Takes the arena for requests like this one.  A thread then touches its pages, as long as there
-  // is no save, so that the first one finds memory that the system need not clear.
+  // Takes the arena for requests like this one.  A thread then touches its pages until there is a
+  // save, so that the system need not clear them during the first one.
   void prepare(const SaveRequest& like);
-  // Waits at most so long until save() need not wait for an earlier one; says whether it need not.
+  // Waits at most so long until save() need not wait for an earlier one; returns whether that is
+  // so.
   bool wait_for_place(double seconds);
-  // Waits at most so long until no save is under way, and none is being read back; says whether
-  // that is so.  Throws nothing.
+  // Waits at most so long until no save is in progress, and none is being read back; returns
+  // whether that is so.  Throws nothing.
   bool drain(double seconds);
-  // Ends what is under way, because the run ends by an error and other writers may be gone: saves
-  // that are not committed fail, reading back stops, and nobody is waited for.  What a file system
-  // is doing at the moment is still waited for, by the destructor.
+  // The run ends by an error and other writers may be gone: saves that are not committed fail,
+  // reading back stops, and no writer is waited for.  The destructor still waits for the current
+  // calls of the file system.
   void give_up();
-  void wait();  // until that is so; throws the oldest failure that nobody took
+  void wait();  // until drain() is true; throws the oldest failure that was not taken
 
   // The saves that were committed, and those that failed, since the last call, oldest first.  A
-  // follower has none: the leader knows what became of a step.
+  // follower has none: only the leader knows the result of a step.
   std::vector<SaveStats> take_stats();
   std::vector<SaveFailure> take_failures();
-  std::vector<RetireStats> take_retired();  // the steps that were read back whole since then
+  std::vector<RetireStats> take_retired();  // steps that were read back whole since the last call
   // 0 before the first save.
   int64_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
-  // Saves that failed since the last that succeeded; one refused for lack of room is one of them.
+  // Saves that failed since the last success, including those refused for lack of room.
   int consecutive_failures() const;
   const std::string& run_id() const { return options_.run_id; }
 
  private:
-  // What the caller shares with the threads:
+  // The data flow between the caller and the threads:
   //
   //   caller    save(): plans, queues a Job in to_copy_
   //   copier_   to_copy_ -> fills in the plan; chunks of the arena, queued in filled_
@@ -173,9 +179,9 @@ class Checkpointer {
   //             publishes its part
   //   reader_   reads a committed step back, or (a follower) its share of one, and retires old ones
   //
-  // The members from jobs_ to stop_ are used under mutex_; a Job's plan belongs to whoever has the
-  // Job: the caller until it is queued, copier_ until its first chunk is, then writer_, while
-  // copier_ reads on in its sources.
+  // The members from jobs_ to to_touch_ are used under mutex_.  A Job's plan belongs to the thread
+  // that has the Job: the caller until it is queued, copier_ until its first chunk is queued, then
+  // writer_, while copier_ still reads its sources.
   struct Job {
     explicit Job(Clock::time_point start) : start(start), times(start) {}
     SavePlan plan;

@@ -17,8 +17,8 @@
 
 namespace ashlar::checkpoint {
 
-// How much memory snapshots of one writer may take: what was asked for, or if that is 0 a quarter
-// of the memory that the machine or the container has, shared by its writers.
+// The memory that snapshots of one writer may take: asked_bytes, or if that is 0 its share, among
+// the writers of this machine, of a quarter of the memory that the machine or the container has.
 int64_t snapshot_limit_bytes(int64_t asked_bytes, int local_writers);
 
 class ChunkArena {
@@ -28,8 +28,8 @@ class ChunkArena {
   int64_t acquire();
   void release(int64_t chunk);
   std::span<std::byte> bytes(int64_t chunk);
-  // Takes and touches one chunk after the other until all are touched, or is_over says so; then
-  // frees them.  The one that is freed last is touched, so that the next save begins with it.
+  // Takes and touches one chunk after the other until all are touched or is_over() returns true;
+  // then frees them.  So the chunk that the next save takes first is a touched one.
   void touch(function_ref<bool()> is_over);
 
  private:

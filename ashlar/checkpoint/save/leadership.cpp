@@ -13,7 +13,7 @@ Leadership::Leadership(FileSystem& files, const std::string& root, const LeaseOp
       guards_(lease_.fence(), lease_.holder(), options.now) {
   collect_stale(fence(), log_);
   guards_.make_all();
-  // Checks what loading the step does not read.  What a killed holder left may have been cut short
+  // Checks what loading the step does not read.  A step of a killed holder may have been cut short
   // in ways that sizes do not show.
   recover(VerifyLevel::kFiles);
   unchecked_ = lease_.taken_over() && newest_ && !is_verified(files_, root_, *newest_);
@@ -53,7 +53,7 @@ void Leadership::reject_newest(const std::string& reason) {
   ASHLAR_ASSERT(bad);
   log_.warn("{} is not usable: {}", bad->directory, reason);
   record_bad(fence(), *bad, reason);
-  recover(VerifyLevel::kDeep);  // one step was worse than it looked: trust no other by its looks
+  recover(VerifyLevel::kDeep);  // one step was worse than its sizes: check others whole
 }
 
 void Leadership::add_newest(StepRef step, std::vector<IndexFile> files) {

@@ -1,5 +1,5 @@
-// What only the leader of a root's writers has: the lease of the root, the guards of its steps, the
-// newest good step, and the right to remove.
+// The part of a Checkpointer that only the leader has: the lease of the root, the guards of its
+// steps, the newest good step, and the right to remove.
 //
 // Errors   the constructor: kConfig if another process trains into the root (lease.h), kCorrupt if
 //          the root has steps but none is good.
@@ -26,21 +26,22 @@ class Leadership {
   Leadership(FileSystem& files, const std::string& root, const LeaseOptions& options, Log& log);
 
   std::optional<StepRef> newest() const;
-  // The newest step, if a holder that was killed left it and nobody has read it whole since.
+  // The newest step, if a holder that was killed left it and it was not read whole since.
   std::optional<StepRef> unchecked() const;
   void accept_newest();  // it was read whole, and is good
-  // It is damaged: it is recorded and set aside, and the next older good step takes its place.
-  // kCorrupt if there is none.
+  // It is damaged: it is recorded as bad and set aside, and the next older good step becomes the
+  // newest.  kCorrupt if there is none.
   void reject_newest(const std::string& reason);
 
-  // This step was committed a moment ago, with these files.
+  // A step was committed, with these files.
   void add_newest(StepRef step, std::vector<IndexFile> files);
-  std::vector<IndexFile> written_files(const StepRef& step) const;  // {}: it was not added here
-  // retire_old_steps.  What it throws: the newest step did not read back.
+  // The files of the newest step; empty if it is another step, or was not added here.
+  std::vector<IndexFile> written_files(const StepRef& step) const;
+  // Calls retire_old_steps.  It throws if the newest step did not read back.
   void retire(int64_t keep, int64_t keep_every, const ReadBack& read_back);
 
-  // An attempt that failed while others were writing: one that was slower than the result may make
-  // its directory again, so that it is removed now and then.
+  // The directory of an attempt that failed while others were writing.  A slower writer may make it
+  // again, so that remove_abandoned() removes it more than once.
   void add_abandoned(std::string directory);
   void remove_abandoned();
 

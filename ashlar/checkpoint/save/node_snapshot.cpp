@@ -1,14 +1,14 @@
-// How it works.  The shared memory: of every member a Progress, then one slot for even saves and
-// one for odd ones, each as NodeLayout says.
+// How it works.  The shared memory holds a Progress for every member, then a slot for even saves
+// and one for odd saves, each with the layout of NodeLayout.
 //
-//   copy()        num_saves_ + 1; the copier of each member
-//   copy_loop()   for each of the member's boxes: its runs -> its place in the joined box; then
-//                 Progress tells the number of saves that are whole in this slot
-//   writer        wait_for_members() looks at all Progress until it has that number; the slot then
-//                 stays as it is until the copy() of the save after the next
+//   copy()        adds 1 to num_saves_, for the member's copier
+//   copy_loop()   copies the runs of each of the member's boxes to their offsets in the joined box;
+//                 then the member's Progress has the number of the save in this slot
+//   writer        wait_for_members() polls every Progress until it has that number; the slot then
+//                 stays unchanged until the copy() of the save after the next
 //
-// The members need no lock between them: the places of two are disjoint, and the number is stored
-// behind the bytes (release) and read before them (acquire).
+// The members need no lock between them: they write disjoint bytes, and the number is stored after
+// the bytes (release) and read before them (acquire).
 #include "ashlar/checkpoint/save/node_snapshot.h"
 
 #include <fmt/ranges.h>
@@ -71,7 +71,8 @@ Shape row_major(const Shape& lengths) {
   return strides;
 }
 
-// Of the tensors that a component has on all members, in the order in which they first come.
+// Joins the boxes that all members have of a component, tensor by tensor in the order in which
+// these first appear.
 std::vector<JoinedBox> joined_boxes(std::span<const NodeShare> members,
                                     std::vector<Piece> NodeShare::*component, int64_t& bytes) {
   std::vector<const LogicalTensor*> tensors;
@@ -102,8 +103,8 @@ std::vector<Piece> pieces_of(const std::vector<JoinedBox>& joined, std::byte* me
   return pieces;
 }
 
-// Calls body(byte in the piece's memory, byte in the joined box, bytes) for runs of `part`, which
-// is in both, that are contiguous in both.
+// Calls body(byte in the piece's memory, byte in the joined box, bytes) for all runs of `part`,
+// which is a part of both, that are contiguous in both.
 template <typename F>
 void for_each_run(const Piece& piece, const Box& joined, const Box& part, F&& body) {
   const Shape& length = part.length;

@@ -1,11 +1,11 @@
-// Ranks of one machine (its members) whose parts of the state are small let one of them write for
-// all: few, large files instead of a few of every rank.
+// Lets one rank of a machine write for all ranks of it (the members) if their parts of the state
+// are small: a few large files instead of some small ones of every rank.
 //
-// The members share memory that lies as the writer's files will: their boxes, joined where they are
-// neighbours in a tensor.  Each member copies what it keeps to its places there, so that a save
-// keeps a member no longer than a copy of its own part would.  There is room for two saves.
+// The members share memory with the layout of the writer's files: their boxes, joined where they
+// are adjacent in a tensor.  Each member copies its own part to that memory, so that a save delays
+// a member no longer than a copy of its own part would.  There is room for two saves.
 //
-//   NodeShare     what a member keeps; encoded, the others read it
+//   NodeShare     what a member keeps, encoded so that the others can read it
 //   NodeLayout    the joined boxes of all members, and where they are: the same on all
 //   NodeSnapshot  one member's side of the shared memory
 #pragma once
@@ -23,13 +23,13 @@
 
 namespace ashlar::checkpoint {
 
-// What a member writes if it writes alone.
+// The pieces that a member would write by itself.
 struct NodeShare {
   std::vector<Piece> model, optim;
   int64_t bytes() const;
 };
 std::string encode(const NodeShare& share);  // without the data
-// Pieces without data.  kComm: bytes that are no share.
+// Returns pieces without data.  kComm: the bytes are no share.
 NodeShare decode_share(std::string_view text);
 
 // A box of one tensor that members keep parts of, and where it begins in the memory of a save.
@@ -59,20 +59,21 @@ class NodeSnapshot {
   NodeSnapshot(const NodeSnapshot&) = delete;
   NodeSnapshot& operator=(const NodeSnapshot&) = delete;
 
-  // A thread touches this member's places as long as there is no save, so that the first one finds
-  // memory that the system need not clear.
+  // A thread touches this member's part of the memory until there is a save, so that the system
+  // need not clear pages during the first one.
   void prepare();
-  // All members call it for the same saves.  The writer must have finished the save before the last
-  // one.  A thread then copies this member's share, which must stay as it is until before_update()
-  // has returned.
+  // All members call it for the same saves, once the writer has finished the last save but one.  A
+  // thread then copies this member's share, which must stay unchanged until before_update()
+  // returns.
   void copy();
   void before_update();
 
-  // The writer's: the state of all members at the last copy(), there when wait_for_members has
-  // returned, until the next copy() but one.  Before the first copy(): memory for it.
+  // The writer: the state of all members at the last copy().  It is complete when wait_for_members
+  // has returned, and stays until the next copy() but one.  Before the first copy(): its memory.
   const NodeShare& state() const;
-  // Returns a function that waits on any thread until all members have copied what they had at the
-  // last copy(); kStorage names the members that have not within the time, or after stop().
+  // Returns a function that waits, on any thread, until all members have copied what they had at
+  // the last copy().  It throws kStorage, with the members that are late, when the time is over or
+  // after stop().
   std::function<void()> wait_for_members(double timeout_s);
   void stop();  // ends such waits
 

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kMaxErrorBytes = int64_t(1) << 20;
 
-// Joins the index of a part to the leader's.  A part counts its files from 0; its boxes are moved
-// behind the files that are there already.
+// Joins the index of a part to the leader's.  A part counts its files from 0; the file numbers of
+// its boxes are shifted by the files that are there already.
 class Merger {
  public:
   explicit Merger(Index& index) : index_(index) {
@@ -71,7 +71,7 @@ class Merger {
   std::set<std::string> paths_;
 };
 
-// A list of names may be one that was seen earlier; to open a name asks for that name.
+// A list of names may be stale; opening a file asks for that very name.
 bool can_open(FileSystem& files, const std::string& path) {
   try {
     files.open(path, Links::kRefuse);
@@ -81,7 +81,7 @@ bool can_open(FileSystem& files, const std::string& path) {
   }
 }
 
-// The leader must see the very files: writers that share no directory are found out here.
+// The leader must see the same files: writers that share no directory are detected here.
 void check_sizes(FileSystem& files, const std::string& directory, const Index& part, int writer,
                  StaleRetry& retry) {
   for (const IndexFile& file : part.files) {

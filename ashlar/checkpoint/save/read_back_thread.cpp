@@ -5,9 +5,9 @@
 //   a follower    waits for the leader's orders and reads its share
 //
 // With a channel the leader sends every rank the files of its partner (read_back.h), with the
-// checksums that the writer counted, and reads its own share meanwhile; the step is good if all say
-// so.  Without one, or for a step of an earlier run, it reads all files itself.  Commits that
-// happen meanwhile ask for one more turn, for the newest step then.
+// checksums that the writer computed, and reads its own share meanwhile; the step is good if all
+// ranks report that.  Without a channel, or for a step of an earlier run, the leader reads all
+// files itself.  Commits in the meantime lead to one more turn, for the newest step then.
 #include "ashlar/checkpoint/save/read_back_thread.h"
 
 #include <utility>
@@ -124,7 +124,7 @@ ReadBackResult ReadBackThread::read_alone(const StepRef& step) {
                          [&](int64_t) { return !coordination_.given_up(); });
 }
 
-// The step was committed by another rank: this machine looks for it by its name.
+// Another rank committed the step: this one looks for it by its name.
 ReadBackResult ReadBackThread::read_share(const SaveTree::Task& task) {
   RateLimit limit(options_.bytes_per_s);
   int64_t total_bytes = 0;

@@ -1,5 +1,5 @@
-// The thread of a Checkpointer that works after a commit, with low priority: it reads the newest
-// step back before older ones are removed (the leader), or its share of one (a follower).
+// The thread of a Checkpointer that works after a commit, with low priority.  The leader's reads
+// the newest step back before it removes older ones; a follower's reads its share of that step.
 #pragma once
 
 #include <condition_variable>
@@ -15,11 +15,11 @@
 
 namespace ashlar::checkpoint {
 
-// What came after a commit: the step was read back, and older ones were removed.
+// The work after a commit: the step was read back, and older ones were removed.
 struct RetireStats {
-  int64_t step = 0, bytes = 0;        // that were read
-  double verify_s = 0, remove_s = 0;  // of all ranks together; of the leader
-  std::vector<RankTimes> ranks;       // by rank: of the leader alone without a channel
+  int64_t step = 0, bytes = 0;        // bytes that were read
+  double verify_s = 0, remove_s = 0;  // reading, by all ranks together; removing, by the leader
+  std::vector<RankTimes> ranks;       // by rank; without a channel the leader alone
 };
 
 struct ReadBackOptions {
@@ -30,7 +30,7 @@ struct ReadBackOptions {
 
 class ReadBackThread {
  public:
-  // A committed step that fails to read back; called on this thread.
+  // Called on this thread when a committed step does not read back.
   using OnDamage = std::function<void(int64_t step, const Error& error)>;
   // leadership: the leader's; null: a follower, whose coordination serves().
   ReadBackThread(FileSystem& files, std::string root, const ReadBackOptions& options,
@@ -39,11 +39,11 @@ class ReadBackThread {
   ReadBackThread(const ReadBackThread&) = delete;
   ReadBackThread& operator=(const ReadBackThread&) = delete;
 
-  // The leader's: a step was committed, and older ones may go.  Further calls before that begins
-  // make no difference.
+  // The leader: a step was committed, and older ones may be removed.  Further calls before that
+  // begins have no effect.
   void retire_soon();
-  // Says whether nothing is being read or removed, at the latest at the deadline.  A follower's
-  // share counts as nothing.
+  // Waits until nothing is being read or removed, but not past the deadline; returns whether that
+  // is so.  A follower is always idle.
   bool wait_until_idle(Clock::time_point deadline);
   std::vector<RetireStats> take_retired();  // steps that were read back whole since the last call
 

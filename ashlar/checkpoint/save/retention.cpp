@@ -31,7 +31,7 @@ std::vector<StepRef> to_retire(FileSystem& files, const std::string& root,
   return refs;
 }
 
-// Steps that a run went back behind go when it has come as far again.
+// Removes superseded steps once the run has come as far again.
 void drop_superseded(Fence& fence, int64_t newest) {
   const std::string directory = join(fence.root(), kSupersededDirectory);
   if (!fence.files().stat(directory)) return;

@@ -3,13 +3,13 @@
 //   pieces of a component --> files with boxes of them (stored_files.h), kept for later saves
 //   each extra file       --> one file, its bytes in head, and one blob in the index
 //
-// What is copied there (loader tensors, extra files) goes into head.  Of model and optimizer only
-// the addresses are kept: fill_in(), on the thread that copies, gives them files, whose headers
-// grow with the number of tensors, and sources, which point to what is copied later.  The index
-// lacks the files, since their checksums come with the chunks.  When the last chunk is written
-// StepWriter goes on: join_files(); the leader of several writers merges their parts and calls
-// check_cover(), which for one writer happens here; then complete(), after which the index is one
-// that parse_index takes.
+// Loader tensors and extra files are copied there, into head.  For model and optimizer only the
+// addresses are kept: fill_in(), on the thread that copies, makes their files, with headers that
+// grow with the number of tensors, and sources, which point to what is copied later.  The index has
+// no files yet, since checksums come with the chunks.  When the last chunk is written StepWriter
+// continues: join_files(); the leader of several writers merges their parts and calls
+// check_cover(), which for one writer happens here; then complete(), after which parse_index
+// accepts the index.
 #include "ashlar/checkpoint/save/save_plan.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ std::vector<std::byte*> memory_of(std::span<const Piece> pieces) {
   return memory;
 }
 
-// Adds files and boxes; `first` is the number that the first file will have in the step.
+// Adds files and boxes; `first` is the number of the first file in the step.
 void add_stored(const SavePlan& plan, const SavePlan::Pending& pending, size_t first,
                 std::vector<FilePlan>& files, std::vector<IndexTensor>& tensors) {
   for (const StoredFile& file : pending.stored->files)
@@ -122,8 +122,7 @@ void start_manifest(SavePlan& plan, const SaveRequest& request) {
   manifest.sections = request.sections;
 }
 
-// Bytes that are the same for two requests if and only if names, types, shapes, boxes and strides
-// are.
+// Bytes that are equal for two requests if and only if names, types, shapes, boxes and strides are.
 class Fingerprint {
  public:
   void add(int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
@@ -160,7 +159,7 @@ class Fingerprint {
   std::string bytes_;
 };
 
-// Whether two requests have the same fingerprint, told without making one.
+// Compares two requests as their fingerprints would, without making these.
 bool same(const LogicalTensor& a, const LogicalTensor& b) {
   return a.name == b.name && a.dtype == b.dtype && a.role == b.role &&
          a.global_shape == b.global_shape;
@@ -211,7 +210,7 @@ CoverHash whole_hash(const SavePlan& plan, const LogicalTensor& logical) {
   return hash(Box::whole(logical.global_shape));
 }
 
-// kCorrupt names the first tensor that its boxes do not tile.
+// kCorrupt with the first tensor whose boxes do not tile it.
 void sweep(const SavePlan& plan) {
   for (const IndexTensor& tensor : plan.index.tensors) {
     std::vector<Box> boxes;
@@ -222,7 +221,7 @@ void sweep(const SavePlan& plan) {
   }
 }
 
-// The tensors of model and optimizer must be plan.whole, no more and no less.
+// The tensors of model and optimizer must be exactly plan.whole.
 void check_whole(const SavePlan& plan) {
   if (plan.whole->empty()) return;
   std::map<std::string_view, const LogicalTensor*> found;
@@ -318,7 +317,7 @@ SavePlan SavePlanner::plan(const SaveRequest& request, const Id& attempt) {
   return plan;
 }
 
-// What does not cover its tensors is not kept.
+// Forgets a plan whose boxes do not cover their tensors.
 void SavePlanner::check_first_cover(SavePlan plan) {
   try {
     fill_in(plan);
@@ -418,8 +417,8 @@ void HostSource::read(const FilePlan::Source& source, int64_t offset,
   }
 }
 
-// Walks head and sources as one stream.  `offset` counts down over what lies before the range, and
-// is 0 from the first byte that is copied on.
+// Walks head and sources as one stream.  `offset` counts down to the beginning of the range, and is
+// 0 from there on.
 void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out,
                     const SnapshotSource& from) {
   const auto take = [&](int64_t bytes, auto&& copy) {

@@ -6,15 +6,17 @@
 //                           memory, fill and hash it                 last: end_as_leader() or
 //                                                                    end_as_follower(), finish()
 //
-// Queues are changed under mutex_; copying, hashing and the disk go on without it.  The arena has a
-// lock of its own, never taken under mutex_.  The copier waits for memory, the writer never waits
-// for the copier with a chunk in hand, so that a snapshot larger than the arena goes through at the
-// speed of the disk.  Chunks stand in filled_ in the order of jobs, files and offsets: the writer
-// has one job at a time, whose `writer` and `error` no other thread touches.
+// Queues are changed under mutex_; copying, hashing and writing go on without it.  The arena has a
+// lock of its own, never taken under mutex_.  The copier waits for memory, but the writer never
+// waits for the copier while it holds a chunk, so that a snapshot larger than the arena passes
+// through at the speed of the disk.  Chunks are in filled_ in the order of jobs, files and offsets:
+// the writer has one job at a time, whose `writer` and `error` no other thread touches.
 //   A failure is kept in job.error, and the attempt is given up at once.  Later chunks of the job
-// are only released, and the one marked `last` still ends it: every queued job is finished.
-//   When the last chunk is written the leader collects the parts of the others, commits, and lets
-// them know; a follower publishes its part, or waits until its failure is heard (coordination.h).
+//   are
+// only released, and the one marked `last` still ends it: every queued job is finished.
+//   When the last chunk is written the leader collects the parts of the others, commits, and sends
+// the result; a follower publishes its part, or waits until the leader knows of its failure
+// (coordination.h).
 #include <algorithm>
 #include <chrono>
 
@@ -53,7 +55,7 @@ void Checkpointer::copy_loop() {
   }
 }
 
-// Fills in the plan and waits until there is something to copy.  An error is the job's.
+// Fills in the plan and waits until the tensors may be copied.  An error becomes the job's.
 void Checkpointer::make_ready(Job& job) {
   const auto fails = [&](ErrorKind kind, const std::exception& error) {
     job.no_data = Error(kind, fmt::format("step {} is not saved: {}", job.plan.step, error.what()));
@@ -76,7 +78,7 @@ void Checkpointer::make_ready(Job& job) {
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
   const HostSource host;
   const SnapshotSource& source = options_.source ? *options_.source : host;
-  // Nothing more is to be written: an element without memory ends the job.
+  // An element without memory ends the job: nothing more is to be written.
   const Filled end{job, 0, 0, -1, 0, 0, true};
   make_ready(*job);
   const size_t num_files = job->no_data ? 0 : job->plan.files.size();
@@ -123,7 +125,7 @@ void Checkpointer::write_loop() {
   }
 }
 
-// One chunk, and behind a job's last one all that ends the job.
+// Writes one chunk, and after a job's last one ends the job.
 void Checkpointer::write(const Filled& filled) {
   Job& job = *filled.job;
   if (!job.error && !job.writer) guarded(job, [&] { begin(job); });
@@ -138,7 +140,7 @@ void Checkpointer::write(const Filled& filled) {
   finish(filled.job);
 }
 
-// Runs a stage of the job.  An error is the job's, and what it has written so far is given up.
+// Runs a stage of the job.  An error becomes the job's, and what it has written is given up.
 template <typename F>
 void Checkpointer::guarded(Job& job, F&& body) {
   try {
@@ -153,7 +155,7 @@ void Checkpointer::guarded(Job& job, F&& body) {
   job.writer.reset();
 }
 
-// Tells the others of the job's error, and removes what was written so far.
+// Reports the job's error to the other writers, and removes what was written so far.
 void Checkpointer::drop(Job& job) {
   const SavePlan& plan = job.plan;
   if (!leads()) {

@@ -16,7 +16,8 @@ void StepMeter::add(const FilePlan& file) {
   counts_[kCrc] += num_chunks(file.file.size_bytes);
 }
 
-// extra/timing.json, in no writer's plan, as one of at most 4 MiB: that of some 10,000 writers.
+// Counts extra/timing.json, which is in no writer's plan, as a file of at most 4 MiB: enough for
+// some 10,000 writers.
 void StepMeter::add_timing() {
   FilePlan timing;
   timing.file.path = fmt::format("extra/{}", kTimingFile);

@@ -1,5 +1,5 @@
-// What a step of several writers takes on disk, added up from their plans one after another, so
-// that a mesh of any size can be counted without keeping them.
+// The size of a step on disk, added up from the plans of its writers one after another, so that a
+// mesh of any size can be counted without keeping the plans.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ namespace ashlar::checkpoint {
 
 struct StepSize {
   int64_t files = 0;  // of the step, all but COMMIT, manifest.json and index.bin
-  int64_t boxes = 0;  // in index.bin, those of aliases too
+  int64_t boxes = 0;  // in index.bin, including those of aliases
   int64_t index_bytes = 0;
-  // Of one writer's files of model and optimizer, headers included.
+  // The files of model and optimizer of one writer, headers included.
   int64_t max_writer_files = 0, max_writer_boxes = 0, max_writer_bytes = 0;
   double mean_writer_bytes = 0.0;
-  int64_t data_files = 0, data_bytes = 0;  // the same of all writers
+  int64_t data_files = 0, data_bytes = 0;  // the same for all writers
   friend bool operator==(const StepSize&, const StepSize&) = default;
 };
 
 class StepMeter {
  public:
-  // Every writer's plan once, before join_files().
+  // Called once with the plan of each writer, before join_files().
   void add(const SavePlan& plan);
   StepSize size() const;
 

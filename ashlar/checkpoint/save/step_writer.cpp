@@ -1,7 +1,7 @@
-// How it works.  One object is one attempt.  write_chunk keeps one file open: it is created with
-// its first chunk, synced and closed with its last.  Then publish() or publish_part() runs once.
-// Nothing names a file before that file is synced, and nothing but the rename of the directory
-// makes a step, so that a crash finds one of these:
+// How it works.  One object is one attempt.  write_chunk keeps one file open: it creates the file
+// with its first chunk, and syncs and closes it with its last.  Then publish() or publish_part()
+// runs once.  No file refers to another before that one is synced, and only the rename of the
+// directory makes a step, so that a crash leaves one of these:
 //
 //   before COMMIT has its name             .tmp-    no step; collected at the next start
 //   then, until the renames                .tmp-    no step either: its name does not count; or
@@ -9,8 +9,8 @@
 //   then, until the root is synced         any of these, as it reached the disk; whole if step-S
 //   from then on                           step-S; LATEST may be old
 //
-// An error takes the same way: abandon() removes the attempt, and if the directory was renamed
-// already (visible_), but the sync of the root failed, it is removed through the fence.
+// After an error abandon() removes the attempt; if the directory was renamed already (visible_),
+// but the sync of the root failed, it is removed through the fence.
 #include "ashlar/checkpoint/save/step_writer.h"
 
 #include <chrono>
@@ -31,8 +31,8 @@ namespace {
 // How often a write is tried; with the usual first delay of 0.05 s the waits add up to 1 s.
 constexpr int kTries = 4;
 
-// Larger files are written past the system's memory: that costs less CPU time, and the disk is not
-// waited for at the end.  Smaller ones stay there for the next program that reads them.
+// Larger files are written past the system's memory, which costs less CPU time and avoids a wait
+// for the disk at the end.  Smaller files stay in memory for the next program that reads them.
 constexpr int64_t kDirectFileBytes = int64_t(64) << 20;
 
 }  // namespace
@@ -74,7 +74,7 @@ void StepWriter::begin() {
   begun_ = true;
 }
 
-// Writes only: after a failed sync nobody knows what of the file is on disk.
+// Only writes are retried: after a failed sync it is unknown what of the file is on disk.
 void StepWriter::write_retrying(function_ref<void()> write) {
   double delay_s = retry_delay_s_;
   for (int attempt = 1;; ++attempt, delay_s *= 4) {
@@ -261,8 +261,8 @@ std::string StepWriter::publish(Fence& fence, std::optional<AllParts> parts) {
   return step;
 }
 
-// A writer whose link broke when its part had gone up may have left it in the directory too.  Since
-// the directory has its new name, no further one comes.
+// A writer whose link broke after it sent its part may have left the part in the directory too.
+// Now that the directory has its new name, no further part can come.
 void StepWriter::remove_late_parts(const std::string& step) {
   try {
     for (const std::string& name : files_.list(step))
@@ -272,8 +272,8 @@ void StepWriter::remove_late_parts(const std::string& step) {
   }
 }
 
-// Over a network a call that was made may be answered with an error, because the first answer was
-// lost and the call was made again.
+// Over a network a rename that was made may be answered with an error, because the first answer was
+// lost and the call was repeated.
 void StepWriter::make_visible(Fence& fence, const std::string& step, std::string_view commit) {
   try {
     fence.publish(tmp_, step);

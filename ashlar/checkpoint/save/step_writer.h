@@ -1,13 +1,13 @@
-// Writes one step: attempt directory, data files, index, manifest, COMMIT, rename.  Until the last
-// rename and the sync of the root nothing of it is visible; a crash leaves a .tmp- directory.
-// Where there are several writers, each writes its data files; then the leader (the first) commits
-// for all.
+// Writes one step: attempt directory, data files, index, manifest, COMMIT, rename.  Nothing of the
+// step is visible before the last rename and the sync of the root; a crash leaves a .tmp-
+// directory.  Each of several writers writes its data files; then the leader (rank 0) commits for
+// all.
 //
 // Order   every file: create (must be absent), reserve, write, sync, close; sync component
-//         directories; other writers than the leader: their part, over the control channel
-//         (save_channel.h) or else through the directory (parts.h), and that is all.
-//         The leader: all parts are there, merge (and remove) them; extra/timing.json (timing.h),
-//         index.bin, manifest.json;
+//         directories; writers other than the leader: their part, over the control channel
+//         (save_channel.h) or through the directory (parts.h), and no more.
+//         The leader: once all parts are there, merge (and remove) them; extra/timing.json
+//         (timing.h), index.bin, manifest.json;
 //         COMMIT.part -> COMMIT; sync the step's directories; rename to step-S (must be absent)
 //         through the fence of the lease; sync the root; LATEST.
 // Errors  kStorage "step S is not saved: STAGE: PATH: ...".  Single writes are tried four times.
@@ -33,17 +33,17 @@ namespace ashlar::checkpoint {
 class StepWriter final : public AttemptFiles {
  public:
   // retry_delay_s: before the second try of a write; four times longer before each later one.
-  // times: told of what takes how long; host: of this rank, for the others to read.
+  // times: collects the times of phases; host: the host of this rank, as reported to the others.
   StepWriter(FileSystem& files, std::string root, SavePlan& plan, double retry_delay_s, Log& log,
              PhaseRecorder& times, std::string host = "");
 
   void begin();  // directories
   // Chunks in order, file after file, with their CRC32C; bytes may be empty for an empty file.
   void write_chunk(size_t file, int64_t chunk, std::span<const std::byte> bytes, uint32_t crc);
-  // The leader, once nobody is missing: the committed step's directory.  parts: of the others,
-  // where they came over the control channel; else they are in the directory.
+  // The leader, once no part is missing: commits and returns the step's directory.  parts: of the
+  // others, if they came over the control channel; else they are in the directory.
   std::string publish(Fence& fence, std::optional<AllParts> parts = std::nullopt);
-  // Of this writer and of those whose parts publish() had, by rank.
+  // The times of this writer and of those whose parts publish() had, by rank.
   std::vector<RankTimes> rank_times() const;
   void abandon(Fence& fence) noexcept;  // the leader: removes what was written, as far as possible
 
@@ -53,7 +53,7 @@ class StepWriter final : public AttemptFiles {
   bool is_there() const override { return files_.stat(tmp_).has_value(); }
   bool begun() const { return begun_; }  // the directories were made
   std::vector<int> missing_writers() override;
-  // The sizes of the files are looked at here, by the one that wrote them.
+  // Checks the sizes of the files here, on the rank that wrote them.
   WriterPart make_part() override;
   void publish_part() override;
   void check_witness(const std::string& path, int64_t size_bytes) override;

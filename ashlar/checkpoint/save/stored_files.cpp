@@ -1,14 +1,15 @@
 // How it works.
 //
-//   pieces   --> stored boxes: pieces of a tensor, sorted by offset, that are one box whose bytes
-//                are those of the first, then those of the second, ...
-//   boxes    --> parts: a tensor's first in part 1, its second in part 2, ..., because a
-//                safetensors file holds a name once
+//   pieces   --> stored boxes: pieces of a tensor, sorted by offset, that together are one box
+//            whose
+//                bytes are those of the first piece, then those of the second, ...
+//   boxes    --> parts: a tensor's first box in part 1, its second in part 2, ..., because a
+//                safetensors file can hold a name only once
 //   a part   --> one file: header, then the tensors' memory (sources), in the order that
 //                plan_safetensors chose; and one box in the index for each
 //
-// The header is made for the largest step and ids of zeros; stamped() writes those of a save over
-// them and fills up with spaces, so that data begin where they do in every step.
+// The header is made for the largest step and ids of zeros; stamped() overwrites these with the
+// values of a save and pads with spaces, so that data begin at the same offset in every step.
 #include "ashlar/checkpoint/save/stored_files.h"
 
 #include <fmt/core.h>
@@ -49,8 +50,8 @@ struct Stored {
   std::vector<const Piece*> pieces;
 };
 
-// Whether `next` follows `box` in the row-major order of a box that holds both and no more; if so
-// `box` becomes that.
+// If `next` follows `box` in the row-major order of a box that consists of the two, `box` becomes
+// that box; else the result is false.
 bool join_boxes(Box& box, const Box& next) {
   const int ndim = box.offset.ndim();
   int dim = 0;  // the outermost in which a box is not a single index, or they differ
@@ -64,7 +65,7 @@ bool join_boxes(Box& box, const Box& next) {
   return true;
 }
 
-// Joins the last box to the one before, as often as that goes.
+// Joins the last box to the one before, as often as possible.
 void join_last(std::vector<Stored>& boxes) {
   while (boxes.size() > 1 && join_boxes(boxes[boxes.size() - 2].box, boxes.back().box)) {
     std::vector<const Piece*>& pieces = boxes[boxes.size() - 2].pieces;
@@ -73,7 +74,7 @@ void join_last(std::vector<Stored>& boxes) {
   }
 }
 
-// The pieces of one tensor as few boxes.
+// Joins the pieces of one tensor to few boxes.
 std::vector<Stored> joined(std::vector<const Piece*> pieces) {
   std::stable_sort(pieces.begin(), pieces.end(), [](const Piece* a, const Piece* b) {
     const auto x = a->box.offset.dims(), y = b->box.offset.dims();
@@ -123,7 +124,7 @@ std::vector<TensorSpec> specs_of(std::span<const Stored> boxes) {
   return specs;
 }
 
-// One file of the boxes; adds them to the tensors.
+// Plans one file of the boxes, and adds these to the tensors.
 StoredFile plan_file(IndexFile about, std::span<const Stored> boxes, std::span<const Piece> pieces,
                      const std::string& run_id, uint32_t number, const NumberOf& number_of,
                      std::vector<IndexTensor>& tensors) {
@@ -149,7 +150,7 @@ StoredFile plan_file(IndexFile about, std::span<const Stored> boxes, std::span<c
   return file;
 }
 
-// Writes the value of a key of the metadata, which is no longer than the one that is there.
+// Overwrites the value of a key of the metadata with one that is not longer.
 void set_metadata(std::string& header, std::string_view key, std::string_view value) {
   const std::string opening = fmt::format("\"{}\":\"", key);
   const size_t size = header.size(), found = header.find(opening);

@@ -1,6 +1,6 @@
-// From the pieces of a component to its files: which boxes there are, which file holds which, and
-// where.  All of it is a function of what pieces are, not of where their memory is or what step it
-// is, so that it is made once and serves every save of the same pieces.
+// The files of a component, planned from its pieces: which boxes there are, and which file holds
+// which box, and where.  The plan does not depend on the memory of the pieces or on the step, so
+// that it is made once and serves every save of the same pieces.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace ashlar::checkpoint {
 
 struct StoredFile {
   FilePlan plan;               // its header is to be stamped; its sources have no addresses
-  std::vector<size_t> pieces;  // of each source: which piece of the component
+  std::vector<size_t> pieces;  // for each source, the number of its piece
 };
 
 struct StoredFiles {
@@ -24,8 +24,8 @@ struct StoredFiles {
 StoredFiles plan_files(Component component, std::span<const Piece> pieces,
                        const std::string& run_id, int writer_rank);
 
-// The file as it is written in a step: with a new id, and sources that are the memory of the
-// pieces, which of a loader's tensors is copied at once.
+// The file as it is written in a step: with a new id, and the memory of the pieces as sources.  The
+// memory of a loader's tensors is copied at once.
 FilePlan stamped(const StoredFile& file, std::span<std::byte* const> memory, int64_t step,
                  const Id& attempt);
 

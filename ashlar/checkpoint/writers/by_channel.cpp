@@ -101,7 +101,7 @@ class ByChannel final : public Coordination {
     }
   }
 
-  // Writers that share no directory are found out by the one above them in the tree.
+  // A writer that shares no directory with its parent in the tree is detected by the parent.
   SeeFile seen_by(AttemptFiles& own) const {
     return [this, &own](int child, const Witness& witness) {
       try {
@@ -113,7 +113,7 @@ class ByChannel final : public Coordination {
     };
   }
 
-  // By rank: the files of its partner.
+  // For each rank, the files of its partner.
   std::map<int, std::vector<std::byte>> tasks_of(const Id& attempt,
                                                  const std::vector<IndexFile>& written) const {
     const control::Tree& tree = channel_.tree();

@@ -24,7 +24,7 @@ void Coordination::require_going_on(int64_t step) const {
 
 namespace {
 
-// What is the same where nothing is sent to followers.
+// The functions that are the same whenever nothing is sent to followers.
 class Unlinked : public Coordination {
  public:
   std::string host() const override { return ""; }

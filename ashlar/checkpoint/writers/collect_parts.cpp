@@ -7,7 +7,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-// In the order of ranks, one of each from 1 on.
+// Sorts the parts by rank; there must be one of each rank from 1 on.
 void sort_and_check(std::vector<WriterPart>& parts, int num_writers) {
   std::sort(parts.begin(), parts.end(),
             [](const WriterPart& a, const WriterPart& b) { return a.rank < b.rank; });

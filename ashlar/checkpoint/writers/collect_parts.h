@@ -9,8 +9,8 @@
 namespace ashlar::checkpoint {
 
 // The parts of all writers but the leader, with their boxes, once they are all there; nullopt
-// before.  Boxes that `known` lacks are asked for, and waited for in later calls.
-// Errors  kCorrupt if there is not one part of each writer, or if one is at odds with itself.
+// before.  Requests boxes that `known` lacks; later calls wait for them.
+// Errors  kCorrupt if there is not one part of each writer, or if one contradicts itself.
 std::optional<AllParts> collect_parts(SaveTree& tree, KnownBoxes& known, const Id& attempt,
                                       int num_writers, double now);
 

@@ -1,10 +1,10 @@
-// How the writers of one step come to one result.
+// The way in which the writers of one step come to one result.
 //
-// Each writer has a Coordination, which carries what it and the others report of their saves.  The
+// Each writer has a Coordination, through which it and the others report about their saves.  The
 // leader collects the parts of the others and decides; every other writer, a follower, publishes
-// its part, or says why it has none.  There are three:
+// its part, or reports why it has none.  There are three kinds:
 //
-//   alone         there is one writer, and nobody to talk to
+//   alone         there is one writer, and no other to report to
 //   by_directory  parts and failures are files in the attempt's directory (save/parts.h).  A
 //                 follower's save ends with its part, and it does not learn the result
 //   by_channel    parts, failures and the result are messages (save_channel.h).  Once the channel
@@ -31,7 +31,7 @@
 
 namespace ashlar::checkpoint {
 
-// What one writer has of an attempt on the file system: StepWriter (save/step_writer.h).
+// One writer's files of an attempt: StepWriter (save/step_writer.h).
 class AttemptFiles {
  public:
   virtual ~AttemptFiles() = default;
@@ -50,7 +50,7 @@ class AttemptFiles {
   virtual void check_witness(const std::string& path, int64_t size_bytes) = 0;
 };
 
-// Why a follower has no part in an attempt.
+// The report of a follower that has no part in an attempt.
 struct FailedPart {
   Id attempt{};
   int64_t step = 0;
@@ -68,7 +68,7 @@ class Coordination {
   virtual ~Coordination() = default;
 
   // All writers.
-  virtual std::string host() const = 0;  // of this rank, as the others know it; "": they do not
+  virtual std::string host() const = 0;  // of this rank, as others see it; "": they do not
   virtual void begin(const Id& attempt, int64_t step) = 0;  // a save was accepted
   virtual void status(const Id& attempt, Phase phase, int64_t bytes = 0,
                       int64_t total_bytes = 0) = 0;
@@ -77,24 +77,25 @@ class Coordination {
   bool given_up() const { return given_up_; }
   void require_going_on(int64_t step) const;  // kStorage after give_up()
 
-  // A follower.  publish returns why the leader refused the step; nullopt: it is committed, or, if
-  // the result is not sent to followers, this writer's part is there.
+  // A follower.  publish returns the leader's reason against the step; nullopt: the step is
+  // committed, or, if followers do not receive the result, this writer's part is published.
   virtual std::optional<std::string> publish(AttemptFiles& own) = 0;
   virtual void fail(FailedPart& part) = 0;  // does not wait
   // Ends a save that failed: returns when the leader is known to have what fail() reported.
   virtual void await_heard(const FailedPart& part) = 0;
 
   // The leader.  collect returns when all others have published; nullopt: their parts are in the
-  // directory.  The result of an attempt is decided once, and sent to those who wait for it.
+  // directory.  The leader decides the result of each attempt once; it is sent to followers that
+  // wait for it.
   virtual std::optional<AllParts> collect(AttemptFiles& own) = 0;
   virtual void decide(const AttemptResult& result) = 0;
 
-  // Reading a committed step back.  All ranks read it, each files of another, when the leader calls
-  // read_back with the files that were written; nullopt: the leader is to read them alone.
+  // Reading a committed step back.  The leader calls read_back with the files that were written,
+  // and all ranks read them, each those of another; nullopt: the leader is to read them alone.
   virtual std::optional<ReadBackResult> read_back(const Id& attempt, int64_t step,
                                                   std::vector<IndexFile> written,
                                                   const ReadBackWork& work) = 0;
-  // A follower waits at most so long for such a call, and does its share.
+  // A follower calls serve, which waits at most so long for an order, and does its share.
   virtual bool serves() const = 0;  // false: followers are never asked
   virtual void serve(double seconds, const ReadBackWork& work) = 0;
 

@@ -22,7 +22,7 @@ std::string_view key_of(Phase phase) {
   return kKeys[int(phase)];
 }
 
-// Of the phases only those that took time travel, named by the bits of a number.
+// Only phases that took time are sent; the bits of a number say which they are.
 void put(control::WireWriter& out, const RankTimes& times) {
   out.put(uint32_t(times.rank));
   out.put_text(times.host);

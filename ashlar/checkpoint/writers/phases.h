@@ -1,4 +1,4 @@
-// What a writer does in a save, and how long it took: told to the leader, rank by rank.
+// The phases of a writer's save and the times that they took, which ranks report to the leader.
 #pragma once
 
 #include <array>
@@ -15,17 +15,17 @@
 namespace ashlar::checkpoint {
 
 enum class Phase : uint8_t {
-  kWait,    // for a place among the saves under way; for the members' copies
-  kPlan,    // what goes where
-  kCopy,    // the snapshot; beside writing
+  kWait,    // for a place among the saves in progress; for the members' copies
+  kPlan,    // laying out files
+  kCopy,    // the snapshot; at the same time as writing
   kHash,    // checksums of chunks, by the thread that copies
   kWrite,   // creating files and writing chunks
   kSync,    // files and directories
-  kPart,    // telling the leader; the leader: until all others have told
-  kMerge,   // the leader: the parts of all become one index
+  kPart,    // reporting the part; the leader: waiting for the parts of all others
+  kMerge,   // the leader: joining the parts of all to one index
   kCommit,  // the leader: index, manifest, COMMIT, rename
   kVerify,  // reading back what another writer wrote
-  kRemove,  // the leader: old steps
+  kRemove,  // the leader: removing old steps
 };
 inline constexpr int kNumPhases = 11;
 std::string_view name_of(Phase phase);  // "writing": what a rank is doing
@@ -39,11 +39,11 @@ struct PhaseTime {
 };
 using PhaseTimes = std::array<PhaseTime, kNumPhases>;
 
-// The times of one save, which several threads measure.
+// Collects the times of one save, which several threads measure.
 class PhaseRecorder {
  public:
   explicit PhaseRecorder(Clock::time_point start) : start_(start) {}
-  // A stretch of the phase from `begin` until now, or until `end`.
+  // Adds a stretch of the phase, from `begin` until now, or until `end`.
   void add(Phase phase, Clock::time_point begin, int64_t bytes = 0, int64_t retries = 0);
   void add_until(Phase phase, Clock::time_point begin, Clock::time_point end, int64_t bytes = 0,
                  int64_t retries = 0);
@@ -64,18 +64,18 @@ struct RankTimes {
   // index lists them; of a reader, what reading each took.
   std::vector<float> file_s;
 };
-// As a part of a message, and back.  kComm for times that are none.
+// Encoding as a part of a message, and decoding.  kComm: the bytes are no times.
 void put(control::WireWriter& out, const RankTimes& times);
 RankTimes get_rank_times(control::WireReader& in);
 
-// What a rank is doing for an attempt at this moment.
+// The current activity of a rank for an attempt.
 struct RankStatus {
   Id attempt{};
   int rank = 0;
   std::string host;  // "": not known yet
   Phase phase = Phase::kWait;
   bool silent = false;                 // nothing was heard of it since `since`
-  double since = 0;                    // when that began, by the clock of who asks
+  double since = 0;                    // when that began, by the clock of the caller
   int64_t bytes = 0, total_bytes = 0;  // done of; both 0 where the phase counts none
 };
 std::string place_of(int rank, const std::string& host);  // "rank 613 on n07"

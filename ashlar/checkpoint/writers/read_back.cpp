@@ -19,7 +19,7 @@ namespace {
 void read_file(FileSystem& files, const std::string& path, const IndexFile& entry,
                std::span<std::byte> buffer, RateLimit& limit, StaleRetry& retry,
                const std::function<void(int64_t)>& advance) {
-  // Where the file system refuses direct reads, and of small files, memory would answer.
+  // Otherwise memory would serve small files, and all files if direct reads are refused.
   files.drop_cached_pages(path);
   const auto file = open_committed(files, path, entry.size_bytes, retry);
   for (int64_t chunk = 0; chunk < num_chunks(entry.size_bytes); ++chunk) {

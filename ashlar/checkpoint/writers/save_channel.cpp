@@ -1,10 +1,12 @@
-// How it works.  Every call takes the lock, tells the SaveTree, sends what it wants sent (flush),
-// and wakes who waits.  What waits looks again at every change, and ten times a second for the
-// time.
-//   Whether a child's file is to be found is a look at a file system, which may hang: the thread
-// that waits for the attempt does it, without the lock (look).
-//   The leader's waits are watched (Watch): who is slowest is logged after some seconds, and when
-// the slowest has not got further for the time-out, the wait ends with its name.
+// How it works.  Every call takes the lock, passes the event to the SaveTree, sends the messages
+// that it has (flush), and wakes threads that wait.  These check again at every change, and ten
+// times a second for time-outs.
+//   To look for a child's file is a call of a file system, which may hang: the thread that waits
+//   for
+// the attempt does it, without the lock (look).
+//   The leader's waits are watched (Watch): after some seconds the slowest rank is logged, and if
+//   it
+// makes no progress for the time-out, the wait ends with an error that names it.
 #include "ashlar/checkpoint/writers/save_channel.h"
 
 #include <fmt/core.h>
@@ -16,7 +18,7 @@
 
 namespace ashlar::checkpoint {
 
-// Told at every look who is slowest and how much is there.
+// Checks at every look which rank is slowest and how much has arrived.
 class SaveChannel::Watch {
  public:
   // error: what to say before the name of the rank when the time is out.

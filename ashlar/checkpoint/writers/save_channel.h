@@ -1,11 +1,10 @@
-// The control channel of one rank's saves: SaveTree on links, with threads that wait.  Beside it
-// saves go through the directory of the attempt (parts.h), as they do without a channel.
+// The control channel of one rank's saves: SaveTree on links, with functions that wait.  Without a
+// channel saves go through the directory of the attempt (coordination.h).
 //
 // Errors   await_parts: kStorage "step S is not saved: waiting for parts: ..." names the writer
-//          that failed, or the rank that made no progress for part_timeout_s.
-//          A broken channel is no error: what waits returns nullopt, now and ever after, and the
-//          leader has logged it once.  What waits when the channel is stopped, or after that, is
-//          kStorage.
+//          that failed, or the rank that made no progress for timeout_s.
+//          A broken channel is no error: functions that wait return nullopt, now and ever after,
+//          and the leader logs it once.  After stop() they throw kStorage.
 // Threads  any; the links' own thread brings messages.
 #pragma once
 
@@ -27,17 +26,18 @@ namespace ashlar::checkpoint {
 
 struct SaveChannelOptions {
   SaveTreeOptions tree;
-  // When a rank that is waited for is reported; from then on, as often as the last one says.
+  // The waits after which the slowest rank is logged; later it is logged at intervals of the last.
   std::vector<double> tell_after_s = {10, 30, 60};
   size_t max_message_bytes = size_t(256) << 20;
 };
 
-// Why a save, or a reading back, ended that was given up.
+// The reason in the error of a save, or a reading back, that was given up.
 inline constexpr const char* kGivenUp = "the run ends by an error and waits no longer";
 
-// Finds a child's file where this rank looks for the attempt's: throws if it is not there.
+// Looks for a child's file in this rank's view of the attempt's directory; throws if it is not
+// there.
 using SeeFile = std::function<void(int child, const Witness& witness)>;
-// A rank's share of reading back.
+// Does a rank's share of reading back.
 using ReadBackWork = std::function<ReadBackResult(const SaveTree::Task& task)>;
 
 class SaveChannel : public control::LinkUser {
@@ -45,7 +45,7 @@ class SaveChannel : public control::LinkUser {
   SaveChannel(std::shared_ptr<const control::Tree> tree, int rank, std::string host, Log& log,
               const SaveChannelOptions& options = {});
   ~SaveChannel() override;
-  // Makes the links, for which this is the user.  What it throws breaks the channel.
+  // Makes the links, which call this object.  An error that it throws breaks the channel.
   using MakeLinks = std::function<std::unique_ptr<control::Links>(control::LinkUser& user)>;
   void start(const MakeLinks& make);
 
@@ -57,7 +57,7 @@ class SaveChannel : public control::LinkUser {
   void begin(const Id& attempt, int64_t step);
   void status(const Id& attempt, Phase phase, int64_t bytes = 0, int64_t total_bytes = 0);
   void fail(const Id& attempt, int64_t step, const std::string& why);  // does not wait
-  // This rank waits for no other any more: the run ends by an error.
+  // This rank stops waiting for others: the run ends by an error.
   void stop();
 
   // A follower: sends its part, and waits for the result.
@@ -69,8 +69,9 @@ class SaveChannel : public control::LinkUser {
                                       const SeeFile& see);
   void decide(const AttemptResult& result);
 
-  // Reading back.  The leader's call orders it, works too, and returns when all have; `tasks` by
-  // rank.  The others' waits at most so long for an order, and works.
+  // Reading back.  The leader calls read_back, with the tasks by rank; it orders the work, does its
+  // own share, and returns when all have done theirs.  The others call serve, which waits at most
+  // so long for an order, and works.
   std::optional<ReadBackResult> read_back(const Id& attempt, int64_t step,
                                           std::map<int, std::vector<std::byte>> tasks,
                                           double timeout_s, const ReadBackWork& work);

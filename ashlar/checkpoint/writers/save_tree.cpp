@@ -1,15 +1,16 @@
-// How it works.  An attempt is open from its first word until its result:
+// How it works.  An attempt is open from its first message until its result:
 //
 //   part() of this rank, parts of all children --> pass_up(): one message to the parent; the leader
 //                                                  keeps them for gathered()
 //   decide() at the leader --> result, down to all, which closes the attempt there
 //
-// and a reading from the leader's order() on: it is split among the children by who is below them,
-// done() of this rank and the children's results are added, and go up as one.
-//   Repair is the parent's: a child's heartbeat lists its open attempts and readings with what it
-// sent for each.  The parent answers with the result if it knows one, with "send again" if it
-// lacks what was sent, and with the order if the child has none.  Results and readings of the last
-// kKept saves are kept for that.
+// A reading begins with the leader's order(): it is split among the children according to the ranks
+// below them; the results of this rank (done()) and of the children are added and go up as one.
+//   The parent repairs losses: a child's heartbeat lists its open attempts and readings, and what
+//   it
+// sent for each.  The parent answers with the result if it knows one, with "send again" if it lacks
+// what was sent, and with the order if the child has none.  Results and readings of the last kKept
+// saves are kept for that.
 #include "ashlar/checkpoint/writers/save_tree.h"
 
 #include <fmt/core.h>
@@ -94,7 +95,7 @@ void SaveTree::set_status(RankStatus status) {
 void SaveTree::part(const Id& attempt, const Id& layout, const CoverHash& cover, Witness witness,
                     std::vector<std::byte> without_boxes, std::vector<std::byte> with_boxes) {
   const auto found = open_.find(attempt);
-  if (found == open_.end()) return;  // the result was quicker
+  if (found == open_.end()) return;  // the result came first
   Open& here = found->second;
   here.layout = layout;
   here.witness = std::move(witness);
@@ -106,7 +107,7 @@ void SaveTree::part(const Id& attempt, const Id& layout, const CoverHash& cover,
 void SaveTree::fail(const Id& attempt, int64_t step, const std::string& why, double now) {
   if (result(attempt)) return;
   Open& here = open(attempt, step, now);
-  if (here.failure) return;  // the first says it
+  if (here.failure) return;  // the first one counts
   here.failure = {rank_, why};
   if (!leads()) send_failure(attempt, here);
 }
@@ -199,14 +200,14 @@ void SaveTree::linked(int neighbour, double now) {
     heard_[neighbour].at = now;
     return;
   }
-  heartbeat(now);  // the answer says what the parent lacks
+  heartbeat(now);  // the answer names what the parent lacks
 }
 
 void SaveTree::tick(double now) {
   if (now - last_heartbeat_ >= options_.heartbeat_s) heartbeat(now);
 }
 
-// What is known of those that are not done: `own` if there is one, and what is below each missing
+// The status of ranks that are not done: `own`, if given, and those below each missing
 // child.
 std::vector<RankStatus> SaveTree::pending(const Id& attempt, std::optional<RankStatus> own,
                                           double since, const std::vector<int>& missing,

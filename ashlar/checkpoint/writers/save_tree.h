@@ -1,20 +1,20 @@
-// What one rank says and hears about saves on the control links, without links, threads and clocks:
-// messages come in, messages go out, and the time is told.  save_channel.h puts it on links.
+// The protocol of saves on the control links, as one rank runs it, without links, threads and
+// clocks: messages come in, messages go out, and the caller passes the time.  save_channel.h runs
+// it on links.
 //
-//   up     a part when this rank's and all its children's are there; a failure at once; what the
-//          slowest ranks are doing, every heartbeat_s; what came of reading back
-//   down   the result on an attempt; whose boxes the leader lacks; who reads back what; that
-//          a part or a result did not arrive
+//   up     a part, when the parts of this rank and of all its children are there; a failure, at
+//          once; the activity of the slowest ranks, every heartbeat_s; the result of reading back
+//   down   the result of an attempt; the ranks whose boxes the leader lacks; the files that each
+//          rank is to read back; that a part or a result did not arrive
 //
-// Every message may be lost, doubled or late.  A heartbeat says which attempts are open and what
-// was sent for them, and so brings back a part, a result or an order that is missing; a link that
-// comes up does the same at once.  Of a child's parts the first one counts, and it is that of its
-// whole subtree or none.
-//   When a link is lost for good the tree is broken, for all ranks and to the end: they tell each
-// other as far as links reach, and the rest lose theirs in time.  What is open then goes through
-// the directory of the attempt (parts.h).
+// Every message may be lost, doubled or late.  A heartbeat lists the attempts that are open and
+// what was sent for them, so that a missing part, result or order is sent again; a new link has the
+// same effect at once.  The first part that a child sends counts, and it covers its whole subtree.
+//   When a link is lost for good, the tree is broken, for all ranks and for ever: ranks tell each
+// other as far as links reach, and the others lose their links in time.  Open attempts then go
+// through the directory of the attempt (parts.h).
 //
-// Errors   none thrown by messages: one that cannot be read breaks the tree, with a reason.
+// Errors   messages throw none: one that cannot be read breaks the tree, with a reason.
 // Threads  one caller at a time.
 #pragma once
 
@@ -39,7 +39,7 @@ struct AttemptResult {
   std::string why;  // not committed
 };
 
-// A file of the writer's, to be seen by its parent: ranks that share no directory are found out.
+// A file of a writer, which its parent looks for, to detect ranks that share no directory.
 struct Witness {
   std::string path;  // in the attempt's directory; "": it has no file
   int64_t size_bytes = 0;
@@ -53,7 +53,7 @@ struct GatheredParts {
   void add(const GatheredParts& other);
 };
 
-// What came of reading back the files of a subtree's ranks.
+// The result of reading back by the ranks of a subtree.
 struct ReadBackResult {
   uint32_t count = 0;  // of ranks that have read
   int64_t bytes = 0;
@@ -88,13 +88,13 @@ class SaveTree {
   void tick(double now);
   std::vector<Outgoing> take_outgoing();
 
-  // This rank's own doing.  with_boxes is sent where the leader does not know `layout` yet.
+  // Events of this rank.  with_boxes is sent if the leader does not know `layout` yet.
   void begin(const Id& attempt, int64_t step, double now);
   void set_status(RankStatus status);  // its rank and host are filled in
   void part(const Id& attempt, const Id& layout, const CoverHash& cover, Witness witness,
             std::vector<std::byte> without_boxes, std::vector<std::byte> with_boxes);
-  // A child's file that this rank should find; then seen(), or fail().  A child's part counts from
-  // then on.
+  // A child's file that this rank is to look for; then it calls seen() or fail().  The child's part
+  // counts from then on.
   struct ToSee {
     int child;
     Witness witness;
@@ -114,9 +114,9 @@ class SaveTree {
   };
   std::optional<Failure> failure(const Id& attempt) const;
   const GatheredParts* gathered(const Id& attempt);  // null until the parts of all others are there
-  // Asks ranks for their boxes; again only after some seconds.
+  // Asks ranks for their boxes, and asks again only after some seconds.
   void ask(const Id& attempt, const std::vector<int>& ranks, double now);
-  // Those that were asked for and came, encoded WriterParts, by rank.
+  // The boxes that were asked for and have arrived, as encoded WriterParts, by rank.
   std::map<int, std::vector<std::byte>> boxes(const Id& attempt) const;
   void decide(const AttemptResult& result);
   // Unfinished ranks of the attempt, or of its reading back, slowest first.

@@ -1,6 +1,6 @@
-// How it works.  The messages of SaveTree: one send_ and one take_ for each kind, which agree on
-// its fields.  received() reads a message to its end; one that cannot be read is of another
-// program, or a fault of this one, and breaks the tree.
+// How it works.  The messages of SaveTree: each kind has one send_ and one take_, with the same
+// fields.  received() reads a message to its end; a message that cannot be read comes from another
+// program or from a fault of this one, and breaks the tree.
 #include <fmt/core.h>
 
 #include "ashlar/checkpoint/writers/save_tree.h"
@@ -35,7 +35,7 @@ CoverHash get_cover(WireReader& in) {
   return hash;
 }
 
-// Times travel as how long ago, since clocks of machines differ.
+// Times are sent as ages, since clocks of machines differ.
 void put(WireWriter& out, const RankStatus& status, double now) {
   out.put(status.attempt);
   out.put(uint32_t(status.rank));

@@ -16,12 +16,12 @@ constexpr int64_t kMaxTimingValues = 4'000'000;
 constexpr int kMaxWriters = 1 << 24;
 constexpr double kMaxSeconds = 1e9;
 
-// To the microsecond, in as few digits as say that; never -0.
+// Formats seconds to the microsecond, in as few digits as possible; never -0.
 double rounded(double seconds) {
   return std::round(seconds * 1e6) / 1e6 + 0.0;
 }
 
-// As a JSON string of ASCII.
+// Formats text as a JSON string of ASCII.
 std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
@@ -98,7 +98,7 @@ double lower_median(std::vector<double> values) {
   return *middle;
 }
 
-// What a rank did in a phase.
+// A rank's work in a phase.
 struct Work {
   const RankTimes* rank;
   double seconds, bytes;
@@ -112,7 +112,7 @@ std::vector<Work> work_in(std::span<const RankTimes> ranks, Phase phase) {
       if (rank.rank != 0) all.push_back({&rank, seconds, 1});
       continue;
     }
-    // Syncing and copying are of what is written.
+    // Syncing and copying concern the bytes that are written.
     const Phase with_bytes = phase == Phase::kVerify ? phase : Phase::kWrite;
     const double bytes = double(rank.phases[size_t(with_bytes)].bytes);
     if (bytes > 0) all.push_back({&rank, seconds, bytes});

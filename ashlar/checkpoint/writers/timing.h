@@ -1,5 +1,5 @@
-// Where the time of a save went, rank by rank and phase by phase: extra/timing.json of its step,
-// and which ranks are slow.
+// The times of a save by rank and phase (extra/timing.json of its step), and the ranks that are
+// slow.
 //
 //   {"format":"ashlar-timing","v":1,"step":12000,"num_writers":1024,"writers":[
 //   {"rank":0,"host":"n00","phases":{"copy":[0.01,1.5,4194304,0],...},"files":[0.2,...]},
@@ -27,7 +27,7 @@ inline constexpr int64_t kMaxTimingBytes = int64_t(64) << 20;   // that are read
 struct Timing {
   int64_t step = 0;
   int num_writers = 1;
-  // By rank: all of them, or rank 0 alone where the others had no links to tell their times by.
+  // By rank: all of them, or rank 0 alone if the others had no links to report their times.
   std::vector<RankTimes> ranks;
 };
 
@@ -44,11 +44,11 @@ struct Outlier {
   Phase phase{};
   double seconds = 0, median_s = 0;  // of this rank; of all that are compared
 };
-// Slowest first.  In a phase those are compared that have data in it; rank 0, which plans for all,
-// is not in planning.  What a rank took is compared for the same work: as much less as it has more
-// bytes than the median of them, or, where that is more, as the smallest of its files took that it
-// has more than the median.  It is an outlier if this passes the lower median by more than 5 times
-// the lower median deviation, half of the median, and 10 ms.
+// Slowest first.  A phase compares the ranks that have data in it; rank 0, which plans for all, is
+// left out of planning.  Times are compared for the same work: the time of a rank with more bytes
+// than the median is reduced in proportion, or, if that is more, by the times of its smallest
+// files, as many as it has more than the median.  The rank is an outlier if this exceeds the lower
+// median by more than 5 times the lower median deviation, half of the median, and 10 ms.
 std::vector<Outlier> find_outliers(std::span<const RankTimes> ranks);
 // "rank 3 on n07 is slow: writing took 2.10 s, median 0.42 s"
 std::string to_text(const Outlier& outlier);

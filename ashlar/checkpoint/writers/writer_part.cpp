@@ -8,7 +8,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-// Adds `sign` times the length of its file's header to the place of every box.
+// Adds `sign` times the length of its file's header to the offset of every box.
 void shift_boxes(std::vector<IndexTensor>& tensors, const std::vector<IndexFile>& files,
                  int64_t sign) {
   for (IndexTensor& tensor : tensors)
@@ -37,7 +37,7 @@ Id layout_hash(const Index& index) {
   return xxh3_128(build_index(bare));
 }
 
-// The attempt is random, so that every save draws other generators.
+// The attempt is random, so that every save has other generators.
 uint64_t cover_seed(const Id& attempt) {
   return uint64_t(attempt[0]) << 32 | attempt[1] << 8 | attempt[2];
 }

@@ -1,12 +1,12 @@
-// What a writer tells the leader over the control links when its files are synced.
+// A writer's part: what it reports to the leader over the control links when its files are synced.
 //
-// The part is an index.bin of the writer's files, with the boxes in them where the leader does not
-// have them yet.  The boxes of a writer are the same from save to save, so that they are named by a
-// hash: what they are, and where in their files behind the headers, whose lengths may change.  The
-// leader keeps the boxes that it was told last, by writer.  Parts of a subtree travel as one
-// message: their entries one after another, and the sum of their cover hashes (cover.h).
+// The part is an index.bin of the writer's files, with the boxes in them if the leader does not
+// have them yet.  A writer's boxes are the same from save to save, and are identified by a hash:
+// what they are, and where they begin in their files after the headers, whose lengths may change.
+// The leader keeps the last boxes of every writer.  Parts of a subtree travel as one message: their
+// entries one after another, and the sum of their cover hashes (cover.h).
 //
-// Errors   kComm: bytes that are no part.  kCorrupt: a part that is at odds with itself.
+// Errors   kComm: the bytes are no part.  kCorrupt: a part contradicts itself.
 #pragma once
 
 #include <map>
@@ -20,20 +20,20 @@
 
 namespace ashlar::checkpoint {
 
-// Of the writer of its rank.
+// The part of the writer with this rank.
 struct WriterPart : RankTimes {
   Id layout{};             // layout_hash of its index
   bool has_boxes = false;  // else index has no tensors
   Index index;
 };
 
-// The parts of all writers but the leader, in their order, each with its boxes.
+// The parts of all writers but the leader, in the order of ranks, each with its boxes.
 struct AllParts {
   std::vector<WriterPart> parts;
-  CoverHash cover;  // of all their boxes, as they say
+  CoverHash cover;  // of all their boxes, as the writers computed it
 };
 
-// Names the boxes of an index and their places: equal from save to save if nothing but the data
+// Identifies the boxes of an index and where they are: equal from save to save if only the data
 // changed.
 Id layout_hash(const Index& index);
 // The sum of the cover hashes of all boxes, with the generators of the index's attempt.
@@ -46,9 +46,9 @@ std::vector<WriterPart> decode_parts(std::span<const std::byte> entries);
 // The boxes that the leader knows, by rank.
 class KnownBoxes {
  public:
-  // The ranks whose boxes are needed: the part has none, and others are known or none at all.
+  // The ranks whose boxes are needed: the part has none, and the known ones are not the same.
   std::vector<int> lacking(std::span<const WriterPart> parts) const;
-  // Gives every part its boxes, and keeps those that are new.  None may be lacking.
+  // Gives every part its boxes, and keeps those that are new.  lacking() must be empty.
   void complete(std::vector<WriterPart>& parts);
 
  private:
