@@ -100,4 +100,22 @@ void upload(const Context& ctx, std::span<const double> from, const Tensor& to) 
   cpu::upload(ctx, from, to);
 }
 
+void download(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
+  ASHLAR_ASSERT(from.dtype == DType::kI32);
+  const auto call = ctx.record("download", from.dtype, {0, 2 * from.bytes()});
+  cpu::download(ctx, from, to);
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
+  ASHLAR_ASSERT(from.dtype == DType::kI64);
+  const auto call = ctx.record("download", from.dtype, {0, 2 * from.bytes()});
+  cpu::download(ctx, from, to);
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<double> to) {
+  ASHLAR_ASSERT(is_stream(from.dtype));
+  const auto call = ctx.record("download", from.dtype, {0, 2 * from.bytes()});
+  cpu::download(ctx, from, to);
+}
+
 }  // namespace ashlar::kernels

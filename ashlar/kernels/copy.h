@@ -5,7 +5,8 @@
 // Shapes   matrices of equal rows and cols; tensors of equal numel, whatever their shapes.
 // Types    copy, copy_rows: both of one type, or each F64, F32 or BF16 (to nearest even).
 //          add: both F64, F32 or I64.  fill: 0 in every type, else F64 or F32.
-//          copy_from_runs, copy_to_runs: both of one type.  upload: I32; numbers: F32 or F64.
+//          copy_from_runs, copy_to_runs: both of one type.  upload, download: I32, for download
+//          I64 too; numbers: F32 or F64.
 // Limits   from and to share no element; no two pairs of copy_rows write one row.
 // Cost     reads and writes each element once (add reads `to` too); add: 1 flop an element.
 // Threads  tasks of 256 KiB; what lands in an element does not depend on their number.
@@ -45,5 +46,10 @@ void copy_to_runs(const Context&, const BoxRange&, const Tensor& packed, const T
 // A list of the host, read at once.
 void upload(const Context&, std::span<const int32_t> from, const Tensor& to);
 void upload(const Context&, std::span<const double> from, const Tensor& to);
+// Into a list of the host, which has the elements when the call returns: it waits for what computes
+// them.  On meta the list stays as it is, and may be of any length.
+void download(const Context&, const Tensor& from, std::span<int32_t> to);
+void download(const Context&, const Tensor& from, std::span<int64_t> to);
+void download(const Context&, const Tensor& from, std::span<double> to);
 
 }  // namespace ashlar::kernels

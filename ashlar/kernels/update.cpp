@@ -33,9 +33,10 @@ void muon_apply(const Context& ctx, const MuonApply& x) {
   cpu::muon_apply(ctx, x);
 }
 
-double sum_of_squares(const Context& ctx, const Tensor& x) {
+void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
+  check_tensor(sum_1, {1}, DType::kF64);
   const auto call = count(ctx, "sum_of_squares", 2, 1, x);
-  return cpu::sum_of_squares(ctx, x);
+  cpu::sum_of_squares(ctx, x, sum_1);
 }
 
 int64_t first_non_finite(const Context& ctx, const Tensor& x) {

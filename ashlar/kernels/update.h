@@ -48,9 +48,9 @@ struct MuonApply {
 };
 void muon_apply(const Context&, const MuonApply&);
 
-// Sum of squares in fp64; infinite or NaN elements make it non-finite.
-double sum_of_squares(const Context&, const Tensor& x);
-// Index of the first non-finite element, or -1.
+// Fills `sum`, F64 [1]; infinite or NaN elements make it non-finite.
+void sum_of_squares(const Context&, const Tensor& x, const Tensor& sum_1);
+// Index of the first non-finite element, or -1: a host result, on the way to an error.
 int64_t first_non_finite(const Context&, const Tensor& x);
 
 }  // namespace ashlar::kernels

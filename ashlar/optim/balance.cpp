@@ -2,34 +2,19 @@
 
 #include <cmath>
 
+#include "ashlar/kernels/balance.h"
 #include "ashlar/kernels/copy.h"
 
 namespace ashlar::optim {
 namespace {
 
-template <typename T>
-void update_block(const BalanceSpec& spec, double lr, int64_t step, const Tensor& counts_X,
-                  const Tensor& bias_X, const Tensor& first_X, const Tensor& second_X) {
-  const int64_t X = bias_X.numel(), E = counts_X.numel() - 1;
-  const bool all = spec.target == BalanceTarget::kAllClasses && X > E;
-  const int64_t trained = all ? X : E;
-  const int64_t* counts = counts_X.as<int64_t>();
-  T *b = bias_X.as<T>(), *m = first_X.as<T>(), *v = second_X.as<T>();
-  int64_t choices = 0;
-  for (int64_t e = 0; e <= E; ++e) choices += counts[e];
-  if (choices == 0) return;
-  const double c1 = 1.0 - std::pow(spec.beta1, double(step)),
-               c2 = 1.0 - std::pow(spec.beta2, double(step));
-  double mean = 0.0;
-  for (int64_t e = 0; e < trained; ++e) {
-    const double g = double(counts[e]) / double(choices) - 1.0 / double(trained);
-    m[e] = T(spec.beta1 * double(m[e]) + (1.0 - spec.beta1) * g);
-    v[e] = T(spec.beta2 * double(v[e]) + (1.0 - spec.beta2) * g * g);
-    b[e] = T(double(b[e]) - lr * (double(m[e]) / c1) / (std::sqrt(double(v[e]) / c2) + spec.eps));
-    mean += double(b[e]) / double(trained);
-  }
-  if (all || lr == 0.0) return;
-  for (int64_t e = 0; e < E; ++e) b[e] = T(double(b[e]) - mean);
+kernels::BalanceRates rates_of(const BalanceSpec& spec, double lr, int64_t update) {
+  return {.lr = lr,
+          .beta1 = spec.beta1,
+          .beta2 = spec.beta2,
+          .eps = spec.eps,
+          .correction1 = 1.0 - std::pow(spec.beta1, double(update)),
+          .correction2 = 1.0 - std::pow(spec.beta2, double(update))};
 }
 
 }  // namespace
@@ -64,15 +49,23 @@ void Balancer::undo(const kernels::Context& ctx) {
   if (!kept_.empty()) num_updates_ = kept_updates_;
 }
 
-void Balancer::update(std::span<const Tensor> counts_X, double factor) {
+void Balancer::update(const kernels::Context& ctx, std::span<const Tensor> counts_X,
+                      double factor) {
   ++num_updates_;
+  const double lr = spec_.lr * factor;
   for (size_t i = 0; i < biases_.size(); ++i) {
-    const auto& [bias, name, counts] = biases_[i];
-    ASHLAR_ASSERT(counts < counts_X.size());
-    if (bias.device == Device::kMeta) continue;
-    const auto update = bias.dtype == DType::kF64 ? update_block<double> : update_block<float>;
-    update(spec_, spec_.lr * factor, num_updates_, counts_X[counts], bias, first_[i].tensor,
-           second_[i].tensor);
+    const auto& [bias, name, block] = biases_[i];
+    ASHLAR_ASSERT(block < counts_X.size());
+    const Tensor& counts = counts_X[block];
+    const int64_t X = bias.numel(), E = counts.numel() - 1;
+    const bool all = spec_.target == BalanceTarget::kAllClasses && X > E;
+    balance_update(ctx, {.rates = rates_of(spec_, lr, num_updates_),
+                         .num_trained = all ? X : E,
+                         .centered = !all && lr != 0.0,
+                         .counts_E1 = counts,
+                         .bias_X = bias,
+                         .first_X = first_[i].tensor,
+                         .second_X = second_[i].tensor});
   }
 }
 

@@ -13,7 +13,7 @@
 //
 // Source     arXiv 2605.05365 (form of the gradient); rate, betas and the frozen skip class are
 //            this project's.
-// Numerics   state and biases in the biases' type; one thread, fixed order.
+// Numerics   kernels/balance.h; state and biases are of one type.
 // Invariants sum of the E biases is 0 to rounding, the skip bias is unchanged bit for bit
 //            (real_experts).
 #pragma once
@@ -45,7 +45,7 @@ class Balancer {
 
   // counts_X by block with experts, [E+1]: choices per class since the last update; a block without
   // any stays as it is.  factor: current over base learning rate.
-  void update(std::span<const Tensor> counts_X, double factor);
+  void update(const kernels::Context& ctx, std::span<const Tensor> counts_X, double factor);
 
   // With scope micro_batch updates are done before it is known whether the step is applied: keep()
   // at its beginning, and undo() brings biases, moments and num_updates() back.  With scope

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/update.h"
 #include "ashlar/tensor/pieces.h"
 
@@ -52,16 +54,25 @@ Optimizer::Optimizer(Allocator& allocator, std::vector<Parameter> parameters, co
       spec_(spec),
       arena_(allocator, arena_bytes(parameters_), Tag::kOptimizer),
       states_(lay_out(arena_, parameters_)),
+      squares_(size_t(std::count_if(parameters_.begin(), parameters_.end(),
+                                    [](const Parameter& p) { return p.copy == 0; }))),
       matrices_(std::move(matrices)) {
   if (!matrices_)
     matrices_ = std::make_unique<LocalMatrices>(parameters_, compute, int(spec_.muon_steps));
 }
 
-double Optimizer::gradient_squares(const Context& ctx) const {
-  double sum = 0.0;
-  for (const Parameter& p : parameters_)
-    if (p.copy == 0) sum += kernels::sum_of_squares(ctx, p.gradient);
-  return sum;
+double Optimizer::gradient_squares(const Context& ctx) {
+  if (squares_.empty()) return 0.0;
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor squares = ctx.workspace->take(DType::kF64, {int64_t(squares_.size())});
+  int64_t slot = 0;
+  for (const Parameter& p : parameters_) {
+    if (p.copy != 0) continue;
+    kernels::sum_of_squares(ctx, p.gradient, squares.slice(slot, slot + 1));
+    ++slot;
+  }
+  kernels::download(ctx, squares, squares_);
+  return std::accumulate(squares_.begin(), squares_.end(), 0.0);
 }
 
 void Optimizer::step(const Context& ctx, double lr, double grad_scale) {

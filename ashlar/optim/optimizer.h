@@ -6,7 +6,8 @@
 //          parameter takes which: Parameter.kind; every matrix of an expert stack is
 //          orthogonalised alone; rows and cols are those of the logical matrix.
 // Memory   fp32 (fp64): AdamW two moments, Muon one momentum, per element.  Muon works inside the
-//          gradients, which a step therefore consumes; workspace is taken by Newton-Schulz alone.
+//          gradients, which a step therefore consumes; workspace is taken by Newton-Schulz, and a
+//          number a parameter by the sum of squares.
 // Numerics elements of a piece get the bits that they get in the whole tensor.
 #pragma once
 
@@ -33,7 +34,7 @@ class Optimizer {
 
   // Sum of squares of the gradients whose first copy is here, so that ranks add up to the whole;
   // non-finite if any element is.
-  double gradient_squares(const kernels::Context&) const;
+  double gradient_squares(const kernels::Context&);
   // One update at learning rate lr; gradients are multiplied by grad_scale while read.  Afterwards
   // the gradients of Muon parameters are something else.
   void step(const kernels::Context&, double lr, double grad_scale);
@@ -51,6 +52,7 @@ class Optimizer {
   OptimSpec spec_;
   Arena arena_;
   std::vector<ParameterState> states_;
+  std::vector<double> squares_;  // of the gradients whose first copy is here, downloaded
   std::unique_ptr<Matrices> matrices_;
   int64_t num_steps_ = 0;
 };

@@ -52,7 +52,7 @@ void Trainer::run(int64_t step, std::span<const MicroBatch> batches,
   balancer_.keep(ctx_);
   losses_ = model_.step(batches, [&](int64_t i) {
     if (recipe().balance.scope == BalanceScope::kMicroBatch)
-      balancer_.update(model_.loads(), balance_factor());
+      balancer_.update(ctx_, model_.loads(), balance_factor());
     ended(i);
   });
 }
@@ -116,7 +116,7 @@ void Trainer::apply(const StepStats& stats) {
   const double clip = optim::clip_factor(stats.gradient_norm, recipe().optim.clip_norm);
   optimizer_.step(ctx_, learning_rate(step_), clip * target_correction());
   if (recipe().balance.scope == BalanceScope::kGlobalBatch)
-    balancer_.update(model_.step_loads(), balance_factor());
+    balancer_.update(ctx_, model_.step_loads(), balance_factor());
   weights_changed();
 }
 

@@ -289,6 +289,7 @@ TEST(Copy, MetaRecordsTheSameAndTouchesNothing) {
   const Shape shape{9, 11};
   const RowPair pairs[] = {{0, 1}, {2, 0}};
   const std::vector<int32_t> ids(99);
+  std::vector<double> numbers(99);
   expect_recorded_on_meta("all", [&](Bench& bench) {
     const Context& ctx = bench.context();
     const Tensor a = bench.zeros(DType::kF32, shape), b = bench.zeros(DType::kF32, shape);
@@ -304,12 +305,41 @@ TEST(Copy, MetaRecordsTheSameAndTouchesNothing) {
     copy_from_runs(ctx, {shape, box, 0, 36, 0}, a, packed);
     copy_to_runs(ctx, {shape, box, 0, 36, 0}, packed, a);
     upload(ctx, ids, line);
+    download(ctx, a, numbers);
     const std::vector<Call> records = bench.calls();
-    ASSERT_EQ(records.size(), 10u);
-    const int64_t bytes[] = {99 * 6, 27 * 8, 0, 99 * 12, 99 * 2, 22 * 6, 0, 36 * 8, 36 * 8, 99 * 8};
-    for (size_t i = 0; i < 10; ++i) EXPECT_EQ(records[i].cost.bytes, bytes[i]) << records[i].op;
+    ASSERT_EQ(records.size(), 11u);
+    const int64_t bytes[] = {99 * 6, 27 * 8, 0,      99 * 12, 99 * 2, 22 * 6,
+                             0,      36 * 8, 36 * 8, 99 * 8,  99 * 8};
+    for (size_t i = 0; i < 11; ++i) EXPECT_EQ(records[i].cost.bytes, bytes[i]) << records[i].op;
     EXPECT_EQ(records[3].cost.flop, 99);
   });
+}
+
+TEST(Copy, ADownloadGivesWhatAnUploadTook) {
+  Bench bench;
+  const Context& ctx = bench.context();
+  const std::vector<int32_t> ids = {3, -1, 7};
+  const Tensor ids_there = bench.zeros(DType::kI32, {3});
+  std::vector<int32_t> ids_here(3);
+  upload(ctx, ids, ids_there);
+  download(ctx, ids_there, ids_here);
+  EXPECT_EQ(ids_here, ids);
+  const std::vector<double> numbers = {0.5, -2.0, 1e30};
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const Tensor there = bench.zeros(dtype, {3, 1});
+    std::vector<double> here(3);
+    upload(ctx, numbers, there);
+    download(ctx, there, here);
+    EXPECT_EQ(here, values_of(there));
+    EXPECT_EQ(here[1], -2.0);
+  }
+  const Tensor counts = bench.zeros(DType::kI64, {2});
+  counts.as<int64_t>()[1] = int64_t{1} << 40;
+  std::vector<int64_t> counted(2);
+  download(ctx, counts, counted);
+  EXPECT_EQ(counted[1], int64_t{1} << 40);
+  EXPECT_DEATH(download(ctx, counts, ids_here), "kI32");
+  EXPECT_DEATH(download(ctx, counts, std::span(counted).first(1)), "size");
 }
 
 TEST(Copy, RefusesWhatDoesNotFit) {

@@ -72,7 +72,7 @@ TEST(Balancer, FirstUpdateMovesEveryBiasByTheRateAgainstItsLoad) {
   BalanceSpec spec;
   Blocks blocks(1, 4, DType::kF64, spec);
   blocks.count({{70, 20, 10, 0, 0}});  // loads 0.7 0.2 0.1 0: one expert above 1/4
-  blocks.balancer->update(blocks.counts, 1.0);
+  blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0);
   // +-1e-3 each, then the mean of -1, +1, +1, +1 goes.
   const std::vector<double> expected = {-1.5e-3, 0.5e-3, 0.5e-3, 0.5e-3, -1.0};
   for (int64_t e = 0; e < 5; ++e) EXPECT_NEAR(get(blocks.biases[0], e), expected[size_t(e)], 1e-9);
@@ -93,7 +93,7 @@ TEST(Balancer, FollowsTheRecurrenceInEveryBlock) {
         oracle.update(counts.back(), 1.0 / (1 + update));
       }
       blocks.count(counts);
-      blocks.balancer->update(blocks.counts, 1.0 / (1 + update));
+      blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0 / (1 + update));
       for (size_t l = 0; l < oracles.size(); ++l)
         for (int64_t e = 0; e < 7; ++e)
           ASSERT_NEAR(get(blocks.biases[l], e), oracles[l].b[size_t(e)], 1e-13) << update;
@@ -109,7 +109,7 @@ TEST(Balancer, KeepsItsInvariantsAfterEveryUpdate) {
     std::mt19937_64 rng(2);
     for (int update = 0; update < 2000; ++update) {
       blocks.count({random_counts(rng, 17, 300), random_counts(rng, 17, 1)});
-      blocks.balancer->update(blocks.counts, 1.0);
+      blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0);
       for (const Tensor& bias : blocks.biases) {
         double sum = 0.0, largest = -2.0, size = 0.0;
         for (int64_t e = 0; e < 16; ++e) {
@@ -144,11 +144,11 @@ TEST(Balancer, AStepThatIsUndoneChangesNothing) {
         undone.balancer->keep(undone.machine.ctx);
         for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
           undone.count({random_counts(rng, 7, 90), random_counts(rng, 7, 90)});
-          undone.balancer->update(undone.counts, 1.0);
+          undone.balancer->update(undone.machine.ctx, undone.counts, 1.0);
           if (step % 2 == 0) continue;
           for (size_t l = 0; l < 2; ++l)
             std::copy_n(undone.counts[l].as<int64_t>(), 7, straight.counts[l].as<int64_t>());
-          straight.balancer->update(straight.counts, 1.0);
+          straight.balancer->update(straight.machine.ctx, straight.counts, 1.0);
         }
         EXPECT_NE(state(undone), before);
         if (step % 2 == 0) {
@@ -168,10 +168,11 @@ TEST(Balancer, AllClassesLiftTheSkipClass) {
   spec.target = BalanceTarget::kAllClasses, spec.beta2 = 0.999;
   Blocks blocks(1, 4, DType::kF32, spec);
   blocks.count({{25, 25, 25, 25, 0}});
-  blocks.balancer->update(blocks.counts, 1.0);
+  blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0);
   EXPECT_NEAR(get(blocks.biases[0], 4), -0.999, kTolerance);
   EXPECT_NEAR(get(blocks.biases[0], 0), -0.001, kTolerance);  // no mean is taken off
-  for (int update = 1; update < 1000; ++update) blocks.balancer->update(blocks.counts, 1.0);
+  for (int update = 1; update < 1000; ++update)
+    blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0);
   EXPECT_NEAR(get(blocks.biases[0], 4), 0.0, 1e-3);
 }
 
@@ -184,11 +185,11 @@ TEST(Balancer, MicroBatchesAreUpdatesOfTheirOwn) {
   Oracle oracle(values_of(micro.biases[0]), spec);
   for (const auto& counts : {first, second}) {
     micro.count({counts});
-    micro.balancer->update(micro.counts, 0.5);
+    micro.balancer->update(micro.machine.ctx, micro.counts, 0.5);
     oracle.update(counts, 0.5);
   }
   global.count({sum});
-  global.balancer->update(global.counts, 0.5);
+  global.balancer->update(global.machine.ctx, global.counts, 0.5);
   EXPECT_EQ(micro.balancer->num_updates(), 2);
   EXPECT_EQ(global.balancer->num_updates(), 1);
   for (int64_t e = 0; e < 4; ++e) EXPECT_NEAR(get(micro.biases[0], e), oracle.b[size_t(e)], 1e-14);
@@ -197,23 +198,22 @@ TEST(Balancer, MicroBatchesAreUpdatesOfTheirOwn) {
 
 // Also biases that do not add up to 0, as weights from elsewhere may have them.
 TEST(Balancer, AtRateZeroBiasesStay) {
-  Allocator allocator(Device::kCpu);
-  OwnedTensor bias = make_tensor(allocator, DType::kF32, {4}, Tag::kWeights);
-  OwnedTensor counts = make_tensor(allocator, DType::kI64, {4}, Tag::kInput);
+  Machine machine{1};
+  const Tensor bias = machine.zeros(DType::kF32, {4}), counts = machine.zeros(DType::kI64, {4});
   const std::vector<float> before = {0.3f, -0.1f, 0.2f, -1.0f};
   for (size_t e = 0; e < 4; ++e) {
-    bias.tensor.as<float>()[e] = before[e];
-    counts.tensor.as<int64_t>()[e] = int64_t(10 * e + 1);
+    bias.as<float>()[e] = before[e];
+    counts.as<int64_t>()[e] = int64_t(10 * e + 1);
   }
-  Balancer balancer(allocator, {{bias.tensor, "b", 0}}, {.lr = 0.0});
-  balancer.update(std::vector{counts.tensor}, 1.0);
-  for (size_t e = 0; e < 4; ++e) EXPECT_EQ(bias.tensor.as<float>()[e], before[e]) << e;
+  Balancer balancer(machine.allocator, {{bias, "b", 0}}, {.lr = 0.0});
+  balancer.update(machine.ctx, std::vector{counts}, 1.0);
+  for (size_t e = 0; e < 4; ++e) EXPECT_EQ(bias.as<float>()[e], before[e]) << e;
 }
 
 TEST(Balancer, NoTokensMoveNothing) {
   Blocks blocks(1, 4, DType::kF32, {});
   const std::string before = bits_of(blocks.biases[0]);
-  blocks.balancer->update(blocks.counts, 1.0);
+  blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0);
   EXPECT_EQ(bits_of(blocks.biases[0]), before);
 }
 
@@ -262,7 +262,7 @@ TEST(Balancer, EvensOutASkewedLoad) {
       ASSERT_GE(last_entropy, 0.99) << update;
     }
     blocks.count({counts});
-    blocks.balancer->update(blocks.counts, 1.0);
+    blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0);
   }
   EXPECT_LT(first_entropy, 0.8);
   EXPECT_GE(last_entropy, 0.99);
@@ -285,7 +285,7 @@ TEST(Balancer, ContinuesBitForBitFromItsPieces) {
         blocks.balancer = std::move(next);
       }
       blocks.count({random_counts(rng, 6, 64), random_counts(rng, 6, 64)});
-      blocks.balancer->update(blocks.counts, 1.0);
+      blocks.balancer->update(blocks.machine.ctx, blocks.counts, 1.0);
     }
     return bits_of(blocks.biases[0]) + bits_of(blocks.biases[1]);
   };
@@ -332,8 +332,8 @@ TEST(Balancer, OfARouterWithoutSkipClass) {
     Balancer balancer(machine.allocator, {{bias, "bias", 1}}, spec);
     for (int64_t update = 0; update < 20; ++update) {
       with_skip.count({{7 + update, 0, 12, 5, 0}});
-      with_skip.balancer->update(with_skip.counts, 1.0);
-      balancer.update(std::vector<Tensor>{unbalanced, with_skip.counts[0]}, 1.0);
+      with_skip.balancer->update(with_skip.machine.ctx, with_skip.counts, 1.0);
+      balancer.update(machine.ctx, std::vector<Tensor>{unbalanced, with_skip.counts[0]}, 1.0);
     }
     for (int64_t e = 0; e < 4; ++e) EXPECT_EQ(get(bias, e), get(with_skip.biases[0], e)) << e;
     EXPECT_LT(get(bias, 2), get(bias, 1));

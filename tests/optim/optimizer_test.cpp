@@ -66,7 +66,7 @@ TEST(Optimizer, GradientNormIsOverAllParameters) {
         machine.parameter("a", dtype, {100, 97}, OptimizerKind::kMuon, true),
         machine.parameter("b", dtype, {5}, OptimizerKind::kAdamW, false),
         machine.parameter("c", dtype, {1}, OptimizerKind::kAdamW, false)};
-    const Optimizer optimizer(machine.allocator, list, {}, dtype);
+    Optimizer optimizer(machine.allocator, list, {}, dtype);
     double sum = 0.0;
     for (const Parameter& p : list)
       for (const double g : values_of(p.gradient)) sum += g * g;

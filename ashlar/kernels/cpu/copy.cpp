@@ -70,6 +70,14 @@ void for_each_run_of(const Context& ctx, const BoxRange& range, DType dtype, Use
                });
 }
 
+template <typename From, typename To>
+void download_from(const Context& ctx, const Tensor& from, std::span<To> to) {
+  if (ctx.meta()) return;
+  const std::span<const From> elements = from.span<const From>();
+  ASHLAR_ASSERT(elements.size() == to.size());
+  std::copy(elements.begin(), elements.end(), to.begin());
+}
+
 }  // namespace
 
 void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
@@ -149,6 +157,19 @@ void upload(const Context& ctx, std::span<const double> from, const Tensor& to) 
     std::copy(from.begin(), from.end(), to.as<double>());
   else
     std::transform(from.begin(), from.end(), to.as<float>(), [](double x) { return float(x); });
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
+  download_from<int32_t>(ctx, from, to);
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
+  download_from<int64_t>(ctx, from, to);
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<double> to) {
+  from.dtype == DType::kF64 ? download_from<double>(ctx, from, to)
+                            : download_from<float>(ctx, from, to);
 }
 
 }  // namespace ashlar::kernels::cpu

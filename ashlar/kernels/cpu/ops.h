@@ -13,6 +13,7 @@
 #pragma once
 
 #include "ashlar/kernels/attention.h"
+#include "ashlar/kernels/balance.h"
 #include "ashlar/kernels/bias.h"
 #include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/copy.h"
@@ -47,6 +48,9 @@ decltype(kernels::copy_from_runs) copy_from_runs;
 decltype(kernels::copy_to_runs) copy_to_runs;
 void upload(const Context&, std::span<const int32_t> from, const Tensor& to);
 void upload(const Context&, std::span<const double> from, const Tensor& to);
+void download(const Context&, const Tensor& from, std::span<int32_t> to);
+void download(const Context&, const Tensor& from, std::span<int64_t> to);
+void download(const Context&, const Tensor& from, std::span<double> to);
 
 // norm.h
 decltype(kernels::rms_norm_forward) rms_norm_forward;
@@ -145,6 +149,9 @@ decltype(kernels::apply_map) apply_map;
 decltype(kernels::unmasked_sums) unmasked_sums;
 decltype(kernels::unmasked_forward) unmasked_forward;
 decltype(kernels::unmasked_backward) unmasked_backward;
+
+// balance.h
+decltype(kernels::balance_update) balance_update;
 
 // update.h
 decltype(kernels::adamw) adamw;

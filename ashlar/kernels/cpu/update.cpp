@@ -97,8 +97,8 @@ void muon_apply(const Context& ctx, const MuonApply& x) {
   axpby(ctx, -x.lambda, x.x, 1 - x.lr * x.decay, x.w);
 }
 
-double sum_of_squares(const Context& ctx, const Tensor& x) {
-  if (ctx.meta()) return 0.0;
+void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
+  if (ctx.meta()) return;
   const int64_t n = x.numel(), grain = partial_size(n);
   std::array<double, kMaxPartials> partials{};
   parallel_for(*ctx.threads, n, grain, [&](int64_t begin, int64_t end) {
@@ -116,7 +116,7 @@ double sum_of_squares(const Context& ctx, const Tensor& x) {
   });
   double total = 0;
   for (const double partial : partials) total += partial;
-  return total;
+  sum_1.as<double>()[0] = total;
 }
 
 int64_t first_non_finite(const Context& ctx, const Tensor& x) {
