@@ -150,10 +150,12 @@ void RankModel::lay_out_late_products(Allocator& allocator, const RankModelOptio
 void RankModel::lay_out_inputs(Allocator& allocator) {
   const int64_t num_tokens = token_counts().stream;
   const auto lay_out = [&](Arena& arena) {
+    loads_.emplace(arena, model_->weights());
     ids_ = arena.take(DType::kI32, {num_tokens});
     targets_ = arena.take(DType::kI32, {num_tokens});
-    loss_ = arena.take(model_->types().stream, {num_tokens});
-    loads_.emplace(arena, model_->weights());
+    loss_table_.emplace(arena, model_->types().stream, micro_batches_per_step(),
+                        model_->weights().share.stage.last() ? num_tokens : 0,
+                        has_router_losses() ? int64_t(loads_->of_step().size()) : 0);
   };
   input_arena_ = arena_for(allocator, Tag::kInput, lay_out);
   lay_out(input_arena_);
@@ -215,6 +217,7 @@ void RankModel::begin_step() {
   for (int64_t unit = 0; unit < units.size(); ++unit)
     if (!units.of_block(unit)) fill(ctx_, model_->unit_gradients(unit), 0.0);
   loads_->begin_step(ctx_);
+  losses_ = {};
   accumulates_.assign(chunks_.size(), false);
   loaded_ = -1;
   zero_->begin(step_program_.uses);
@@ -229,6 +232,9 @@ void RankModel::load(int64_t number, const MicroBatch& batch) {
   cp_ ? cp_->assign(batch.segments) : sequence_.assign(batch.segments);
   take_local(batch.ids, ids_);
   take_local(batch.targets, targets_);
+  num_targets_ = ctx_.meta() ? targets_.numel()
+                             : std::count_if(local_.begin(), local_.end(),
+                                             [](int32_t target) { return target >= 0; });
 }
 
 void RankModel::take_local(std::span<const int32_t> whole, const Tensor& out) {
@@ -260,12 +266,11 @@ nn::StepLosses RankModel::step_losses() const {
           .num_rows = recipe_.train.micro_batch};
 }
 
-LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {
+void RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {
   using Kind = Action::Kind;
   ASHLAR_ASSERT(int64_t(batches.size()) == micro_batches_per_step());
   begin_step();
   if (ep_) ep_->take_rounds();  // of evaluations
-  LossSum losses;
   for (size_t i = 0; i < step_program_.actions.size(); ++i) {
     const Action& action = step_program_.actions[i];
     const nn::Saved& saved = saved_of(step_program_, i);
@@ -276,7 +281,7 @@ LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(i
     if (action.kind == Kind::kForward) {
       run_forward(saved);
     } else if (computes) {
-      losses += run_backward(i, saved);
+      run_backward(i, saved);
       if (action.chunk == 0 && action.kind == Kind::kBackward) ended(action.micro_batch);
     } else if (action.kind == Kind::kWeights) {
       run_weights(i);
@@ -289,9 +294,8 @@ LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(i
   if (cp_) cp_->finish_sends();
   if (ep_) {
     const auto [rounds, mixtures] = ep_->take_rounds();
-    losses.rounds = double(rounds), losses.mixtures = double(mixtures);
+    losses_.rounds = double(rounds), losses_.mixtures = double(mixtures);
   }
-  return losses;
 }
 
 void RankModel::run_forward(const nn::Saved& saved) {
@@ -300,7 +304,7 @@ void RankModel::run_forward(const nn::Saved& saved) {
   last_saved_ = &saved;
 }
 
-LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
+void RankModel::run_backward(size_t number, const nn::Saved& saved) {
   const Action& action = step_program_.actions[number];
   nn::ModelCall call = this->call();
   if (action.kind == Action::Kind::kInputs)
@@ -308,25 +312,23 @@ LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
   call.add_to_gradients = zero_->keeps_gradients() && accumulates_[size_t(action.chunk)];
   accumulates_[size_t(action.chunk)] = true;
   call.losses = step_losses();
-  LossSum losses;
   {
     const Arena::Scope scope(*ctx_.workspace);
     Tensor dfinal;
     if (saved.final_TH) {
       ctx_.enter("loss");
       dfinal = ctx_.workspace->take(saved.final_TH.dtype, saved.final_TH.shape);
-      head_loss_backward(ctx_, *model_, saved.final_TH, targets_, call.losses.token_share, loss_,
-                         dfinal);
+      head_loss_backward(ctx_, *model_, saved.final_TH, targets_, call.losses.token_share,
+                         loss_table_->of_tokens(action.micro_batch), dfinal);
+      losses_.count += double(num_targets_);
     }
     backward(ctx_, call, saved, dfinal);
   }
-  if (saved.final_TH) losses = sum_losses();
-  sum_router_losses(saved, losses);
+  keep_router_losses(action.micro_batch, saved);
   loads_->find(saved);
   if (recipe_.balance.scope == BalanceScope::kMicroBatch)
     loads_->sum_found_over(saved, groups_.data());
   loads_->count(ctx_, saved);
-  return losses;
 }
 
 void RankModel::run_weights(size_t number) {
@@ -352,6 +354,8 @@ void RankModel::reduce() {
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch) loads_->sum_over(groups_.data());
   // The stages' own loads stand at places of their own.
   if (pp_) loads_->sum_over(groups_.pp());
+  loads_->download(ctx_);
+  sum_losses();
   in_step_ = false;
 }
 

@@ -35,6 +35,7 @@
 
 #include "ashlar/nn/model.h"
 #include "ashlar/optim/matrices.h"
+#include "ashlar/parallel/losses.h"
 #include "ashlar/parallel/mesh.h"
 #include "ashlar/parallel/pp.h"
 #include "ashlar/parallel/shards.h"
@@ -58,17 +59,6 @@ class Zero;
 struct MicroBatch {
   std::span<const int32_t> ids, targets;  // targets: -1 means no loss
   std::span<const Segment> segments;
-};
-
-// Losses of so many targets, added up.
-struct LossSum {
-  double sum = 0.0;
-  int64_t count = 0;
-  // The losses of the routers of a step, as they are added to its mean loss (nn::StepLosses).
-  double aux_loss = 0.0, z_loss = 0.0;
-  // With ep: rounds in which rows went to experts, and mixtures of micro-batches that took them.
-  double rounds = 0.0, mixtures = 0.0;
-  LossSum& operator+=(const LossSum& other);
 };
 
 struct RankModelOptions {
@@ -101,15 +91,18 @@ class RankModel {
   // all tokens of the step, with or without a target, add up, and begin to be summed over the ranks
   // (by ZeRO's stage: of every micro-batch, or of the last).  ended(i): after the backward of
   // micro-batch i.
-  // Gives the losses of the targets here; on meta no sum.  Every stage of a pipeline is given the
-  // same micro-batches, and the last one gives the losses.
-  LossSum step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
-  LossSum step(std::span<const MicroBatch> batches) {
-    return step(batches, [](int64_t) {});
+  // Every stage of a pipeline is given the same micro-batches.
+  void step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
+  void step(std::span<const MicroBatch> batches) {
+    step(batches, [](int64_t) {});
   }
-  // After: step.  Waits until gradients and loads are those of all ranks.
+  // After: step.  Waits until gradients and loads are those of all ranks; downloads losses and
+  // loads, for which nothing waited before.
   void reduce();
-  // Forward only: losses of the targets here, as step gives them.  Weights, gradients and
+  // After: reduce.  Losses of the targets here, which the last stage of a pipeline has; on meta
+  // their count alone.
+  const LossSum& losses() const { return losses_; }
+  // Forward only: losses of the targets here, as losses() gives them.  Weights, gradients and
   // step_loads() stay as they are; loads() and saved() are then of this micro-batch.  Not inside a
   // step, which reaches from its beginning to the update or to the decision to leave it out.
   LossSum evaluate(const MicroBatch& batch);
@@ -147,7 +140,10 @@ class RankModel {
   // moe.balance.scope is micro_batch; those of the step after reduce.
   std::span<const Tensor> loads() const { return loads_->found(); }
   std::span<const Tensor> step_loads() const { return loads_->of_step(); }
-  std::span<const Tensor> all_step_loads() const { return loads_->of_step_everywhere(); }
+  // Of all blocks of the model, on the host; on meta zeros.
+  std::span<const std::span<const int64_t>> all_step_loads() const {
+    return loads_->of_step_everywhere();
+  }
   bool has_router_losses() const;  // the whole model
   // The activations that forward kept of the last micro-batch; of the last chunk of a stage.
   const nn::Saved& saved() const { return *last_saved_; }
@@ -186,10 +182,10 @@ class RankModel {
   nn::StepLosses step_losses() const;
   void begin_step();
   void run_forward(const nn::Saved& saved);
-  LossSum run_backward(size_t action, const nn::Saved& saved);  // number in the step's program
+  void run_backward(size_t action, const nn::Saved& saved);  // number in the step's program
   void run_weights(size_t action);
-  LossSum sum_losses() const;
-  void sum_router_losses(const nn::Saved& saved, LossSum& losses) const;
+  void keep_router_losses(int64_t micro_batch, const nn::Saved& saved);
+  void sum_losses();
   Tensor over(std::span<double> values) const;
 
   const Recipe recipe_;
@@ -204,8 +200,11 @@ class RankModel {
   const nn::Saved* last_saved_ = nullptr;
   std::vector<Arena> late_arenas_;
   std::vector<std::unique_ptr<nn::LateProducts>> late_;
-  Tensor ids_, targets_, loss_;
-  int64_t loaded_ = -1;  // the micro-batch of which these are
+  Tensor ids_, targets_;
+  int64_t loaded_ = -1;      // the micro-batch of which these are
+  int64_t num_targets_ = 0;  // of it; on meta every token
+  std::optional<LossTable> loss_table_;
+  LossSum losses_;  // of the step
   std::optional<StepLoads> loads_;
   // Where the tokens of this rank's stream stand in a micro-batch, and room for a list of them.
   std::vector<int64_t> whole_rows_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/moe.h"
 #include "ashlar/parallel/cp.h"
@@ -9,16 +10,6 @@
 #include "ashlar/parallel/zero.h"
 
 namespace ashlar::parallel {
-
-LossSum& LossSum::operator+=(const LossSum& other) {
-  sum += other.sum;
-  count += other.count;
-  aux_loss += other.aux_loss;
-  z_loss += other.z_loss;
-  rounds += other.rounds;
-  mixtures += other.mixtures;
-  return *this;
-}
 
 LossSum RankModel::evaluate(const MicroBatch& batch) {
   ASHLAR_ASSERT(!in_step_);
@@ -41,53 +32,57 @@ LossSum RankModel::evaluate(const MicroBatch& batch) {
   loaded_ = -1;
   if (!last_saved_->final_TH) return {};
   ctx_.enter("loss");
-  head_loss(ctx_, *model_, last_saved_->final_TH, targets_, loss_);
-  return sum_losses();
+  head_loss(ctx_, *model_, last_saved_->final_TH, targets_, loss_table_->of_tokens(0));
+  loss_table_->download_tokens(ctx_, 0);
+  return {.sum = ctx_.meta() ? 0.0 : loss_table_->sum_of_tokens(0), .count = double(num_targets_)};
 }
 
-LossSum RankModel::sum_losses() const {
-  if (ctx_.meta()) return {.count = loss_.numel()};
-  LossSum losses;
-  const int32_t* targets = targets_.as<int32_t>();
-  for (int64_t t = 0; t < loss_.numel(); ++t) {
-    if (targets[t] < 0) continue;
-    losses.sum += loss_.dtype == DType::kF64 ? loss_.as<double>()[t] : double(loss_.as<float>()[t]);
-    ++losses.count;
-  }
-  return losses;
-}
-
-// Ranks that share heads have the same ones; where over_ranks adds up theirs too, one of them
-// counts.
-void RankModel::sum_router_losses(const nn::Saved& saved, LossSum& losses) const {
-  if (!has_router_losses() || ctx_.meta() || (shards_stream() && groups_.tp().rank() > 0)) return;
-  const auto value = [](const Tensor& t, size_t i) {
-    return t.dtype == DType::kF64 ? t.as<double>()[i] : double(t.as<float>()[i]);
-  };
-  loads_->for_each(saved, [&](size_t, const nn::ExpertLoad& load) {
-    if (!load.losses_2) return;
-    losses.aux_loss += value(load.losses_2, 0);
-    losses.z_loss += value(load.losses_2, 1);
+void RankModel::keep_router_losses(int64_t micro_batch, const nn::Saved& saved) {
+  if (!has_router_losses()) return;
+  loads_->for_each(saved, [&](size_t router, const nn::ExpertLoad& load) {
+    if (load.losses_2)
+      copy(ctx_, load.losses_2, loss_table_->of_router(micro_batch, int64_t(router)));
   });
 }
 
+// Adds up in the order of the backwards: the order decides the last bits.
+void RankModel::sum_losses() {
+  loss_table_->download(ctx_);
+  if (ctx_.meta()) return;
+  // Ranks that share heads have the same losses of routers; where over_ranks adds up theirs too,
+  // one of them counts.
+  const bool counts_routers = has_router_losses() && !(shards_stream() && groups_.tp().rank() > 0);
+  for (size_t i = 0; i < step_program_.actions.size(); ++i) {
+    const Action& action = step_program_.actions[i];
+    if (action.kind != Action::Kind::kBackward && action.kind != Action::Kind::kInputs) continue;
+    const nn::Saved& saved = saved_of(step_program_, i);
+    LossSum sum;
+    if (saved.final_TH) sum.sum = loss_table_->sum_of_tokens(action.micro_batch);
+    if (counts_routers)
+      loads_->for_each(saved, [&](size_t router, const nn::ExpertLoad& load) {
+        if (load.losses_2) loss_table_->add_router(action.micro_batch, int64_t(router), sum);
+      });
+    losses_ += sum;
+  }
+}
+
 Tensor RankModel::over(std::span<double> values) const {
-  return {ctx_.meta() ? nullptr : reinterpret_cast<std::byte*>(values.data()),
-          DType::kF64,
-          ctx_.device,
-          {int64_t(values.size())}};
+  if (ctx_.meta()) return {nullptr, DType::kF64, Device::kMeta, {int64_t(values.size())}};
+  return tensor_over(values);
 }
 
 LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
-  // Counts are exact below 2^53.
-  std::array<double, 6> sums = {here.sum,    double(here.count), here.aux_loss,
-                                here.z_loss, here.rounds,        here.mixtures};
-  const auto used = std::span(sums).first(parallel_.ep > 1 ? 6 : has_router_losses() ? 4 : 2);
+  const size_t num = parallel_.ep > 1 ? kLossMembers.size() : has_router_losses() ? 4 : 2;
+  std::array<double, kLossMembers.size()> sums{};
+  for (size_t i = 0; i < num; ++i) sums[i] = here.*kLossMembers[i];
+  const Tensor values = over(std::span(sums).first(num));
   // Ranks that share heads have the same losses, unless they share the stream too.
   comm::Group& ranks = shards_stream() ? groups_.all() : groups_.losses();
-  ranks.all_reduce(over(used), over(used), label).wait();
+  ranks.all_reduce(values, values, label).wait();
   if (ctx_.meta()) return {.count = here.count * ranks.size()};
-  return {sums[0], int64_t(sums[1]), sums[2], sums[3], sums[4], sums[5]};
+  LossSum all;
+  for (size_t i = 0; i < num; ++i) all.*kLossMembers[i] = sums[i];
+  return all;
 }
 
 bool RankModel::has_router_losses() const {

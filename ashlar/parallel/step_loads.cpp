@@ -15,12 +15,15 @@ StepLoads::StepLoads(Arena& arena, const nn::ModelWeights& weights) : weights_(w
   int64_t numel = 0;
   for (size_t l = 0; l < blocks.size(); ++l) numel += classes(l);
   packed_ = arena.take(DType::kI64, {numel});
+  host_.resize(size_t(numel));
   int64_t begin = 0;
   for (size_t l = 0; l < blocks.size(); ++l) {
-    if (classes(l) == 0) continue;
-    everywhere_.push_back(packed_.slice(begin, begin + classes(l)));
-    if (weights.share.stage.holds(int64_t(l))) of_step_.push_back(everywhere_.back());
-    begin += classes(l);
+    const int64_t count = classes(l);
+    if (count == 0) continue;
+    everywhere_.push_back(std::span(host_).subspan(size_t(begin), size_t(count)));
+    if (weights.share.stage.holds(int64_t(l)))
+      of_step_.push_back(packed_.slice(begin, begin + count));
+    begin += count;
   }
   found_.resize(of_step_.size());
 }
@@ -59,6 +62,10 @@ void StepLoads::sum_found_over(const nn::Saved& saved, comm::Group& ranks) {
 
 void StepLoads::sum_over(comm::Group& ranks) {
   if (!everywhere_.empty()) ranks.all_reduce(packed_, packed_, "loads").wait();
+}
+
+void StepLoads::download(const Context& ctx) {
+  if (!everywhere_.empty()) kernels::download(ctx, packed_, host_);
 }
 
 }  // namespace ashlar::parallel

@@ -25,12 +25,14 @@ class StepLoads {
   // Adds up what ranks have: of the micro-batch that was found, or of the step.
   void sum_found_over(const nn::Saved& saved, comm::Group& ranks);
   void sum_over(comm::Group& ranks);
+  // After the last of these: what of_step_everywhere gives.
+  void download(const kernels::Context&);
 
   // By block with experts: the blocks here, of the last micro-batch and of the step; and of the
-  // step, all blocks of the model.
+  // step, all blocks of the model, on the host.
   std::span<const Tensor> found() const { return found_; }
   std::span<const Tensor> of_step() const { return of_step_; }
-  std::span<const Tensor> of_step_everywhere() const { return everywhere_; }
+  std::span<const std::span<const int64_t>> of_step_everywhere() const { return everywhere_; }
 
   // Calls use(number among the blocks here with experts, its load) for those of the chunk.
   void for_each(const nn::Saved& saved,
@@ -38,8 +40,10 @@ class StepLoads {
 
  private:
   const nn::ModelWeights& weights_;
-  Tensor packed_;  // everywhere_, one after another
-  std::vector<Tensor> found_, of_step_, everywhere_;
+  Tensor packed_;  // the loads of all blocks, one after another
+  std::vector<Tensor> found_, of_step_;
+  std::vector<int64_t> host_;                         // packed_, downloaded
+  std::vector<std::span<const int64_t>> everywhere_;  // its blocks
 };
 
 }  // namespace ashlar::parallel

@@ -514,7 +514,7 @@ void Run::evaluate() {
       return log_.info("the evaluation after step {} is left undone", counters_.step);
     const LossSum losses = trainer_.evaluate(micro_batch(batch));
     sum += losses.sum;
-    count += losses.count;
+    count += int64_t(losses.count);
   }
   if (leads_)
     metrics_->evaluation(counters_.step, unsigned_nan(sum / double(count)), count,

@@ -50,7 +50,7 @@ void Trainer::run(int64_t step, std::span<const MicroBatch> batches,
   step_ = step;
   ctx_.enter("start of step");
   balancer_.keep(ctx_);
-  losses_ = model_.step(batches, [&](int64_t i) {
+  model_.step(batches, [&](int64_t i) {
     if (recipe().balance.scope == BalanceScope::kMicroBatch)
       balancer_.update(ctx_, model_.loads(), balance_factor());
     ended(i);
@@ -59,14 +59,14 @@ void Trainer::run(int64_t step, std::span<const MicroBatch> batches,
 
 void Trainer::reduce() {
   model_.reduce();
-  losses_ = model_.over_ranks(losses_, "loss");
+  losses_ = model_.over_ranks(model_.losses(), "loss");
 }
 
 // Gradients were scaled as if every token of the step had a target; how many have one is known only
 // after its last micro-batch.
 double Trainer::target_correction() const {
   const double tokens = double(recipe().train.global_batch * recipe().data.sequence_length);
-  return losses_.count == 0 ? 1.0 : tokens / double(losses_.count);
+  return losses_.count == 0 ? 1.0 : tokens / losses_.count;
 }
 
 // The losses of the routers are means over the tokens that these saw, which padding is not among:
@@ -74,7 +74,7 @@ double Trainer::target_correction() const {
 double Trainer::padding_correction() const {
   if (!model_.has_router_losses()) return 1.0;
   int64_t choices = 0;
-  for (const int64_t count : model_.all_step_loads()[0].span<const int64_t>()) choices += count;
+  for (const int64_t count : model_.all_step_loads()[0]) choices += count;
   const double seen = double(choices) / double(recipe().model.linear_router.num_chosen);
   const double tokens = double(recipe().train.global_batch * recipe().data.sequence_length);
   return choices == 0 ? 1.0 : tokens / seen;
@@ -82,7 +82,7 @@ double Trainer::padding_correction() const {
 
 StepStats Trainer::measure() {
   StepStats stats;
-  stats.num_targets = losses_.count;
+  stats.num_targets = int64_t(losses_.count);
   ctx_.enter("gradient norm");
   const double squares = model_.sum_over_ranks(optimizer_.gradient_squares(ctx_), "gradient norm");
   stats.gradient_norm = std::sqrt(squares) * target_correction();
@@ -91,8 +91,8 @@ StepStats Trainer::measure() {
   stats.aux_loss = losses_.aux_loss * padding_correction();
   stats.z_loss = losses_.z_loss * padding_correction();
   stats.expert_rounds = losses_.mixtures > 0 ? losses_.rounds / losses_.mixtures : 0.0;
-  for (const Tensor& loads : model_.all_step_loads()) {
-    const auto experts = loads.span<int64_t>().first(size_t(loads.numel()) - 1);
+  for (const std::span<const int64_t> loads : model_.all_step_loads()) {
+    const auto experts = loads.first(loads.size() - 1);  // without the class of skipped choices
     stats.entropy += optim::load_entropy(experts) / double(model_.all_step_loads().size());
     int64_t total = 0, most = 0;
     for (const int64_t count : experts) total += count, most = std::max(most, count);

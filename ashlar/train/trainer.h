@@ -97,7 +97,7 @@ class Trainer {
   optim::Optimizer optimizer_;
   optim::Balancer balancer_;
   int64_t step_ = 0;
-  LossSum losses_;  // of the step: of this rank until reduce, then of all
+  LossSum losses_;  // of the step, of all ranks
 };
 
 }  // namespace ashlar::train

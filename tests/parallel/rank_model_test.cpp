@@ -45,10 +45,11 @@ TEST(RankModel, EvaluationGivesTheLossesAndLeavesTheStep) {
     TinyRank rank(recipe, world);
     RankModel& model = rank.model;
     std::vector<std::vector<int64_t>> first_loads;
-    const LossSum both = model.step(std::array{one.view(), other.view()}, [&](int64_t ended) {
+    model.step(std::array{one.view(), other.view()}, [&](int64_t ended) {
       if (ended == 0) first_loads = values_of(model.loads());
     });
     model.reduce();
+    const LossSum both = model.losses();
     // Tokens 6 to 17 of 24 are the second cp rank's; documents end at 4 and 23.
     EXPECT_EQ(both.count, world.rank() / 2 ? 12 + 12 : 10 + 11);
     const std::vector<double> gradients = gradients_here(model);

@@ -86,9 +86,9 @@ class TinyRank {
 
   // A whole step of one micro-batch; gradients are then those of all ranks.
   LossSum step(const Batch& batch) {
-    const LossSum losses = model.step(std::array{batch.view()});
+    model.step(std::array{batch.view()});
     model.reduce();
-    return losses;
+    return model.losses();
   }
   // Logits of the last micro-batch: [T, V].
   std::vector<double> logits() const {
