@@ -188,8 +188,8 @@ struct ExpertRound {
   };
   Kind kind;
   int number, total;
-  const kernels::RoutePlan& plan;  // plan of the tokens here
-  Tensor counts;                   // as filled by ExpertExchange::count
+  const kernels::RoutePlan& plan;   // plan of the tokens here
+  std::span<const int32_t> counts;  // as filled by ExpertExchange::count
   // The rows of the tokens here to send, sorted by expert as in the plan, and the place for their
   // results.
   kernels::Matrix rows, results;
@@ -205,8 +205,9 @@ class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
   // Exchanges how many rows each rank sends to each expert, and returns the number of rounds that
-  // they need, the same on all ranks.  counts: I32 [ranks, E + 1], filled.
-  virtual int count(const kernels::Context&, const kernels::RoutePlan&, const Tensor& counts) {
+  // they need, the same on all ranks.  counts: on the host, [ranks, E + 1], filled; empty if experts
+  // are not shared.
+  virtual int count(const kernels::Context&, const kernels::RoutePlan&, std::span<int32_t> counts) {
     (void)counts;
     return 1;
   }

@@ -44,7 +44,7 @@ Matrix rows_of(const Tensor& all, int64_t rows) {
 // workspace of a full room too, without a trace.
 template <typename Run>
 void for_a_full_room(const Context& ctx, const ExpertRound& round, Run run) {
-  if (!ctx.meta() || !round.counts) return;
+  if (!ctx.meta() || round.counts.empty()) return;
   Context counting = ctx;
   counting.trace = nullptr;
   run(counting, ExpertRows{round.rows_here, round.results_here, round.row_of_expert_here});
@@ -60,7 +60,11 @@ void MoeBranch::lay_out(const SavedArenas& arenas, const Types& types, const Pas
                         int slot) {
   router_->lay_out(arenas, types, shape.num_tokens, slot);
   saved_.set(slot, MoeSaved::make(arenas, weights_, types, shape.num_tokens));
-  rounds_.resize(std::max(rounds_.size(), size_t(slot) + 1));
+  const size_t num_slots = std::max(rounds_.size(), size_t(slot) + 1);
+  rounds_.resize(num_slots);
+  counts_.resize(num_slots);
+  if (shares_experts())
+    counts_[size_t(slot)].resize(size_t(weights_.share.experts.count * (weights_.shape.E + 1)));
 }
 
 std::optional<ExpertLoad> MoeBranch::load(int slot) const {
@@ -89,7 +93,7 @@ void MoeBranch::route(const Context& ctx, const Pass& pass, const Tensor& m_TH,
   gather_rows(ctx, saved.plan, m_TH, saved.x_rows);
   ExpertExchange& exchange = *pass.exchanges.experts;
   int& rounds = rounds_[size_t(pass.slot)];
-  rounds = exchange.count(ctx, saved.plan, saved.counts);
+  rounds = exchange.count(ctx, saved.plan, counts_[size_t(pass.slot)]);
   for (int round = 0; round < std::min(2, rounds); ++round)
     exchange.post_rows(ctx, forward_round(round, pass.slot));
   if (weights_.shared) shared(ctx, pass, m_TH);
@@ -102,11 +106,11 @@ ExpertRound MoeBranch::forward_round(int number, int slot) const {
                     .number = number,
                     .total = rounds_[size_t(slot)],
                     .plan = saved.plan,
-                    .counts = saved.counts,
+                    .counts = counts_[size_t(slot)],
                     .rows = Matrix::of(saved.x_rows),
                     .results = Matrix::of(saved.y_rows),
                     .room = number % 2};
-  if (!saved.counts) return round;
+  if (!shares_experts()) return round;
   round.rows_here = Matrix::of(room.x);
   round.results_here = Matrix::of(room.y);
   round.row_of_expert_here = room.row_of_expert;
@@ -196,7 +200,7 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
   g.dx_rows = workspace.take(activation, saved.x_rows.shape);
   g.outputs.emplace(workspace);
   // Operands of products that may be deferred: the rows here, or those in the rooms.
-  const bool experts_are_remote = bool(saved.counts);
+  const bool experts_are_remote = shares_experts();
   g.dy_rows = experts_are_remote ? workspace.take(activation, saved.y_rows.shape)
                                  : gradient_room(ctx, pass, activation, saved.y_rows.shape);
   for (size_t room = 0; experts_are_remote && room < 2; ++room) {
@@ -226,7 +230,7 @@ ExpertRound MoeBranch::backward_round(int index, int slot, ExpertRound::Kind kin
                     .number = number,
                     .total = total,
                     .plan = saved.plan,
-                    .counts = saved.counts,
+                    .counts = counts_[size_t(slot)],
                     .rows = Matrix::of(saved.x_rows),
                     .results = {},
                     .room = int(room)};
@@ -234,7 +238,7 @@ ExpertRound MoeBranch::backward_round(int index, int slot, ExpertRound::Kind kin
     round.rows = Matrix::of(gradients_.dy_rows);
     round.results = Matrix::of(gradients_.dx_rows);
   }
-  if (!saved.counts) return round;
+  if (!shares_experts()) return round;
   round.row_of_expert_here = saved.rooms[room].row_of_expert;
   round.rows_here = Matrix::of(kind == ExpertRound::Kind::kBackward ? gradients_.dy_here[room]
                                                                     : saved.rooms[room].x);
@@ -282,7 +286,7 @@ void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
         ctx, backward_round(index, pass.slot, ExpertRound::Kind::kBackward));
     post_gradients(ctx, pass, index + 2);
   }
-  if (!saved_[pass.slot].counts) gradients_.outputs.reset();  // nothing is in flight
+  if (!shares_experts()) gradients_.outputs.reset();  // nothing is in flight
 }
 
 void MoeBranch::round_backward(const Context& ctx, const Pass& pass, int index) {

@@ -51,7 +51,6 @@ struct MoeWeights {
 struct MoeSaved {
   kernels::RoutePlan plan;
   Tensor x_rows, y_rows;  // [R, H] activation, stream; sorted by expert
-  Tensor counts;          // I32 [ranks, E + 1] if ranks share experts
   // The rows that experts compute on: all rows here, or a round of rows from all ranks.
   struct Room {
     Tensor x, y;           // [rows, H] activation, stream; absent: x_rows and y_rows are these
@@ -110,6 +109,7 @@ class MoeBranch final : public Branch {
   void shared(const kernels::Context&, const Pass&, const Tensor& m_TH) const;
   void shared_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void gate_backward(const kernels::Context&, const Pass&, const BackwardTensors&) const;
+  bool shares_experts() const { return weights_.share.experts.count > 1; }
 
   // Temporaries that live from part to part of backward, in the workspace.
   struct Gradients {
@@ -125,7 +125,9 @@ class MoeBranch final : public Branch {
   MoeWeights weights_;
   std::unique_ptr<Router> router_;
   Slots<MoeSaved> saved_;
-  std::vector<int> rounds_;  // by slot
+  // By slot, on the host: see ExpertExchange::count.
+  std::vector<int> rounds_;
+  std::vector<std::vector<int32_t>> counts_;  // empty where experts are not shared
   Gradients gradients_;
 };
 

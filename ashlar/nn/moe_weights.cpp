@@ -79,7 +79,6 @@ MoeSaved MoeSaved::make(const SavedArenas& arenas, const MoeWeights& weights, co
   if (ranks == 1) take_products(s.rooms[0], R);
   s.y_rows = arena.take(types.stream, {R, H});
   if (ranks > 1) {
-    s.counts = arena.take(DType::kI32, {ranks, E + 1});
     const int64_t rows = rows_of_round(R, weights.share);
     for (MoeSaved::Room& room : s.rooms) {
       room.x = arena.take(types.activation, {rows, H});

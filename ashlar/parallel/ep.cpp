@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/parallel/host_tensor.h"
 
 namespace ashlar::parallel {
 
@@ -50,9 +51,7 @@ EpExchange::EpExchange(comm::Group& ep, comm::Group& tp, int64_t num_experts, in
 }
 
 int64_t EpExchange::row_at(const ExpertRound& round, int source, int64_t expert) const {
-  // An even load, since a dry run has no tokens.
-  if (!round.counts.data) return round.rows.rows * expert / num_experts_;
-  return round.counts.as<int32_t>()[int64_t(source) * (num_experts_ + 1) + expert];
+  return round.counts[size_t(source * (num_experts_ + 1) + expert)];
 }
 
 int64_t EpExchange::rows_for(const ExpertRound& round, int rank) const {
@@ -87,8 +86,15 @@ EpExchange::Messages& EpExchange::under_way(const ExpertRound& round, bool resul
   return messages_[size_t(round.kind)][size_t(round.room)][results ? 1 : 0];
 }
 
-int EpExchange::count(const Context&, const kernels::RoutePlan& plan, const Tensor& counts) {
-  ep_.all_gather(plan.row_of_expert_E1, counts.view({counts.numel()}), "expert counts").wait();
+int EpExchange::count(const Context& ctx, const kernels::RoutePlan& plan,
+                      std::span<int32_t> counts) {
+  const int64_t classes = num_experts_ + 1, own = ep_.rank() * classes;
+  const Tensor all = host_tensor(ctx, counts);
+  download(ctx, plan.row_of_expert_E1, counts.subspan(size_t(own), size_t(classes)));
+  ep_.all_gather(all.slice(own, own + classes), all, "expert counts").wait();
+  if (ctx.meta())  // an even load, where nobody knows the tokens
+    for (int64_t i = 0; i < int64_t(counts.size()); ++i)
+      counts[size_t(i)] = int32_t(plan.token_of_row_R.numel() * (i % classes) / num_experts_);
   const ExpertRound round{
       .kind = ExpertRound::Kind::kForward,
       .number = 0,

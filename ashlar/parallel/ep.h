@@ -21,7 +21,8 @@
 //
 // Source   GShard, arXiv:2006.16668; dropless: MegaBlocks, arXiv:2211.15841.
 // Memory   rooms of the branch (nn/moe.h): Share::expert_rows times the rows of an even load.
-// Limits   the host waits for the counts of each layer, which determine the sizes of messages.
+// Limits   the host waits for the counts of each layer, which it downloads and exchanges: they
+//          determine the sizes of messages.
 // Errors   kComm, as comm/group.h.
 #pragma once
 
@@ -40,7 +41,7 @@ class EpExchange final : public nn::ExpertExchange {
   // tp: ranks that share the experts' width (ExpertSums).  rows_here: rows that a room holds.
   EpExchange(comm::Group& ep, comm::Group& tp, int64_t num_experts, int64_t rows_here);
 
-  int count(const kernels::Context&, const kernels::RoutePlan&, const Tensor& counts) override;
+  int count(const kernels::Context&, const kernels::RoutePlan&, std::span<int32_t> counts) override;
   void post_rows(const kernels::Context&, const nn::ExpertRound&) override;
   nn::ExpertRows receive_rows(const kernels::Context&, const nn::ExpertRound&) override;
   void post_results(const kernels::Context&, const nn::ExpertRound&) override;

@@ -186,7 +186,6 @@ class RankModel {
   void run_weights(size_t action);
   void keep_router_losses(int64_t micro_batch, const nn::Saved& saved);
   void sum_losses();
-  Tensor over(std::span<double> values) const;
 
   const Recipe recipe_;
   const ParallelSpec parallel_;

@@ -6,6 +6,7 @@
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/moe.h"
 #include "ashlar/parallel/cp.h"
+#include "ashlar/parallel/host_tensor.h"
 #include "ashlar/parallel/rank_model.h"
 #include "ashlar/parallel/zero.h"
 
@@ -66,16 +67,11 @@ void RankModel::sum_losses() {
   }
 }
 
-Tensor RankModel::over(std::span<double> values) const {
-  if (ctx_.meta()) return {nullptr, DType::kF64, Device::kMeta, {int64_t(values.size())}};
-  return tensor_over(values);
-}
-
 LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
   const size_t num = parallel_.ep > 1 ? kLossMembers.size() : has_router_losses() ? 4 : 2;
   std::array<double, kLossMembers.size()> sums{};
   for (size_t i = 0; i < num; ++i) sums[i] = here.*kLossMembers[i];
-  const Tensor values = over(std::span(sums).first(num));
+  const Tensor values = host_tensor(ctx_, std::span(sums).first(num));
   // Ranks that share heads have the same losses, unless they share the stream too.
   comm::Group& ranks = shards_stream() ? groups_.all() : groups_.losses();
   ranks.all_reduce(values, values, label).wait();
@@ -96,7 +92,8 @@ bool RankModel::has_router_losses() const {
 
 double RankModel::sum_over_ranks(double here, std::string_view label) const {
   std::array<double, 1> sum = {here};
-  groups_.all().all_reduce(over(sum), over(sum), label).wait();
+  const Tensor value = host_tensor(ctx_, std::span<double>(sum));
+  groups_.all().all_reduce(value, value, label).wait();
   return sum[0];
 }
 

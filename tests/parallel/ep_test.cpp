@@ -58,7 +58,8 @@ void check(const EpCase& c, comm::Group& world) {
   Arena arena(allocator, 1 << 20, Tag::kSaved);
   const Tensor expert_Tk = arena.take(DType::kI32, {kTokens, kChoices}),
                m = arena.take(DType::kF64, {kTokens, kH}), x = arena.take(DType::kF64, {R, kH}),
-               y = arena.take(DType::kF64, {R, kH}), counts = arena.take(DType::kI32, {n, E + 1});
+               y = arena.take(DType::kF64, {R, kH});
+  std::vector<int32_t> counts(size_t(n * (E + 1)));
   const kernels::RoutePlan plan{.row_of_expert_E1 = arena.take(DType::kI32, {E + 1}),
                                 .token_of_row_R = arena.take(DType::kI32, {R}),
                                 .row_of_token_Tk = arena.take(DType::kI32, {kTokens, kChoices}),

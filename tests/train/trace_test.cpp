@@ -211,6 +211,22 @@ TEST(TraceOfShards, HoldsTheCopiesBeforeEveryGather) {
   });
 }
 
+// The host waits for numbers of a step twice, at its end: losses and loads, then squares.
+TEST(Trace, NothingIsDownloadedBeforeTheEndOfAStep) {
+  const Recipe recipe = recipe_with({"parallel.pp=2", "model.num_hidden_layers=2"});
+  with_traces(recipe, 2, [&](const auto& real, const auto&) {
+    for (const Trace* trace : real) {
+      std::vector<std::string_view> phases;
+      for (const TraceEvent& e : trace->events())
+        if (e.kind == Kind::kKernel && trace->text(e.name) == "download")
+          phases.push_back(trace->phase(e.place));
+      const bool last = trace == real.back();  // the stage that computes losses
+      EXPECT_EQ(phases, last ? std::vector<std::string_view>{"reduce", "reduce", "gradient norm"}
+                             : std::vector<std::string_view>{"reduce", "gradient norm"});
+    }
+  });
+}
+
 // Two posts of one rank change places, in every lane by turns.
 TEST(Replay, FindsPostsInAnotherOrder) {
   const Recipe recipe = recipe_with({"parallel.cp=2", "parallel.tp=2", "parallel.zero=3"});
