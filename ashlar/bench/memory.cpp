@@ -36,7 +36,7 @@ int64_t train_rank(const Recipe& recipe, const train::Seat& seat, int64_t steps,
       train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank());
   Threads threads(seat.num_threads);
   train::Trainer trainer(recipe, compute, seat.allocator, threads, seat.ranks,
-                         plan.workspace_bytes);
+                         plan.step_memory);
   trainer.initialize();
   const RandomBatch batch(trainer);
   for (int64_t i = 0; i < steps; ++i) {

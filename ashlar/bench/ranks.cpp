@@ -57,7 +57,7 @@ class Subject {
         trainer_(
             recipe, compute, seat.allocator, threads_, seat.ranks,
             train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank())
-                .workspace_bytes),
+                .step_memory),
         batch_(trainer_) {
     trainer_.initialize();
     run(kWarmUp, 0);

@@ -53,7 +53,7 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   Threads threads(int(recipe.train.threads));
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
-  train::Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes);
+  train::Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.step_memory);
   trainer.initialize();
 
   StepReport report;

@@ -10,7 +10,6 @@
 #include <array>
 #include <utility>
 
-#include "ashlar/comm/recording/recording.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/moe.h"
@@ -37,7 +36,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   if (parallel_.tsp > 1) fold_layers(allocator);
   plan_step();
   lay_out_activations(allocator, options.num_halos);
-  if (step_program_.num_late > 0) lay_out_late_products(allocator, options);
+  if (step_program_.num_late > 0) lay_out_late_products(allocator, options.late_bytes);
   lay_out_inputs(allocator);
   if (parallel_.sequence_ranks() > 1) share_sequences(allocator);
   if (parallel_.tp > 1) share_layers();
@@ -112,36 +111,12 @@ void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   saved_ = lay_out(saved_arena_);
 }
 
-// How much the products of a micro-batch take tells a step of a model like this one on meta; a few
-// micro-batches are enough.
-void RankModel::lay_out_late_products(Allocator& allocator, const RankModelOptions& options) {
-  int64_t bytes = 0;
-  if (!options.counts_late_products) {
-    Allocator meta(Device::kMeta);
-    comm::RecordingWorld world(groups_.rank(), groups_.world().size(), {}, meta);
-    Arena workspace(Device::kMeta);
-    const kernels::Context ctx{
-        .device = Device::kMeta, .threads = ctx_.threads, .workspace = &workspace};
-    RankModelOptions counting = options;
-    counting.counts_late_products = true;
-    Recipe few = recipe_;
-    few.train.global_batch = std::min(micro_batches_per_step(), 2 * parallel_.pp) *
-                             recipe_.train.micro_batch * parallel_.dp;
-    RankModel model(ctx, meta, few, parallel_, world.group(), model_->types().compute, counting);
-    const int64_t B = recipe_.train.micro_batch, S = recipe_.data.sequence_length;
-    const std::vector<int32_t> ids(size_t(B * S), 0);
-    const kernels::Sequence rows = kernels::Sequence::rows(B, S);
-    const std::vector batches(size_t(model.micro_batches_per_step()),
-                              MicroBatch{ids, ids, rows.segments()});
-    model.step(batches);
-    model.reduce();
-    for (const Arena& arena : model.late_arenas_) bytes = std::max(bytes, arena.peak_bytes());
-  }
+void RankModel::lay_out_late_products(Allocator& allocator, std::optional<int64_t> bytes) {
+  ASHLAR_ASSERT(bytes || ctx_.meta());
   constexpr size_t kMostOfBlock = 16;
   late_arenas_.reserve(size_t(step_program_.num_late));  // products point at them
   for (int i = 0; i < step_program_.num_late; ++i) {
-    late_arenas_.push_back(options.counts_late_products ? Arena(Device::kMeta)
-                                                        : Arena(allocator, bytes, Tag::kSaved));
+    late_arenas_.push_back(bytes ? Arena(allocator, *bytes, Tag::kSaved) : Arena(Device::kMeta));
     late_.push_back(std::make_unique<nn::LateProducts>(
         late_arenas_.back(), kMostOfBlock * size_t(model_->spec().num_blocks())));
   }
@@ -369,6 +344,12 @@ std::unique_ptr<optim::Matrices> RankModel::make_matrices(
 
 int64_t RankModel::micro_batches_per_step() const {
   return recipe_.train.global_batch / recipe_.train.micro_batch / parallel_.dp;
+}
+
+int64_t RankModel::late_peak_bytes() const {
+  int64_t bytes = 0;
+  for (const Arena& arena : late_arenas_) bytes = std::max(bytes, arena.peak_bytes());
+  return bytes;
 }
 
 std::vector<const comm::Group*> RankModel::all_groups() const {

@@ -65,8 +65,9 @@ struct RankModelOptions {
   // Room for so many segments of a micro-batch that go on with a document which another of its
   // segments began (nn::LocalExchange); with cp > 1 there must be none.
   int64_t num_halos = 0;
-  // On meta: products that are kept back are given as much memory as they ask for.
-  bool counts_late_products = false;
+  // The memory for the products that a micro-batch defers, as a dry run found it
+  // (late_peak_bytes); absent: it is counted, on meta only.
+  std::optional<int64_t> late_bytes{};
 };
 
 class RankModel {
@@ -153,6 +154,8 @@ class RankModel {
   int64_t micro_batches_per_step() const;                     // of this rank
   const nn::Model& local() const { return *model_; }          // the layers, on what is held here
   const Groups& groups() const { return groups_; }
+  // The most that the deferred products of a micro-batch took; 0 where none are deferred.
+  int64_t late_peak_bytes() const;
   // Every group in which this rank says anything.
   std::vector<const comm::Group*> all_groups() const;
 
@@ -162,7 +165,7 @@ class RankModel {
   void fold_layers(Allocator& allocator);  // tsp
   void plan_step();                        // pp
   void lay_out_activations(Allocator& allocator, int64_t num_halos);
-  void lay_out_late_products(Allocator& allocator, const RankModelOptions& options);  // pp
+  void lay_out_late_products(Allocator& allocator, std::optional<int64_t> bytes);  // pp
   void lay_out_inputs(Allocator& allocator);
   void share_sequences(Allocator& allocator);  // cp
   void share_layers();                         // tp

@@ -53,7 +53,7 @@ Signature signature_of(const DryRank& dry) {
           groups.coordinate(parallel::Axis::kTp),
           peaks_of(memory),
           memory.num_allocations,
-          dry.workspace_bytes()};
+          dry.step_memory().workspace_bytes};
 }
 
 // Adds the work of all optimizers to `updates`, and what all ranks save to `meter`.

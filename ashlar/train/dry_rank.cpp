@@ -29,10 +29,10 @@ kernels::Cost total(const Costs& costs) {
 }
 
 DryRank::DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
-                 std::optional<int64_t> workspace_bytes)
+                 std::optional<StepMemory> step_memory)
     : world_(rank, num_ranks, {}, allocator_),
       trace_(world_.group().trace()),
-      trainer_(recipe, compute, allocator_, threads, world_.group(), workspace_bytes),
+      trainer_(recipe, compute, allocator_, threads, world_.group(), step_memory),
       ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length), 0),
       sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {
   trainer_.context().workspace->watch_peak(

@@ -28,9 +28,9 @@ struct GroupTraffic {
 
 class DryRank {
  public:
-  // Without workspace_bytes the workspace is counted, and memory() does not include it.
+  // Without step_memory the memory of a step is counted, and memory() does not include it.
   DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
-          std::optional<int64_t> workspace_bytes = {});
+          std::optional<StepMemory> step_memory = {});
   DryRank(const DryRank&) = delete;
 
   // A step in the middle of a run: weights are new, and the gathers that the previous step began
@@ -41,7 +41,7 @@ class DryRank {
 
   const Trainer& trainer() const { return trainer_; }
   MemoryCounts memory() const { return allocator_.counts(); }
-  int64_t workspace_bytes() const { return trainer_.workspace_peak_bytes(); }
+  StepMemory step_memory() const { return trainer_.peak_memory(); }
   // The place where the workspace reached its peak first: "backward of block 7".
   const std::string& workspace_peak() const { return workspace_peak_; }
   // Cost and traffic of the last step() or update(), from the events of its trace.

@@ -173,7 +173,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       first_weights_(find_first_weights(files, recipe_, seat.ranks, log)),
       threads_(seat.num_threads),
       allocator_(seat.allocator),
-      trainer_(recipe_, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
+      trainer_(recipe_, compute_, allocator_, threads_, ranks_, plan_.step_memory),
       traced_(recipe_, files, log, trainer_.model().groups(), plan_.trace, seat.local_ranks),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),

@@ -1,6 +1,7 @@
 // How it works.  A plan takes two dry runs of a rank.  The first has a workspace that only counts,
-// and so finds how large it must be and where it is fullest; the second is given a workspace of
-// that size and does nothing, since all memory is taken by the constructor: its count is the plan.
+// and so finds how large it must be and where it is fullest, and likewise the memory of deferred
+// products; the second is given memory of these sizes and does nothing, since all memory is taken
+// by the constructor: its count is the plan.
 // A step with many micro-batches is not run whole: a short one and another, a little longer, show
 // how costs grow, so that a step of a hundred thousand micro-batches is planned in a moment.
 #include "ashlar/train/plan.h"
@@ -91,7 +92,7 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
     dry.evaluate();
     ASHLAR_ASSERT(dry.memory().num_allocations == allocations);  // all is taken at the start
     plan.num_parameters = dry.trainer().num_parameters();
-    plan.workspace_bytes = dry.workspace_bytes();
+    plan.step_memory = dry.step_memory();
     plan.workspace_peak = dry.workspace_peak();
   }
   if (growth) {
@@ -101,7 +102,7 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
     grow(plan, longer.first, *growth);
     kind_plan.costs = grown(kind_plan.costs, longer.costs, *growth);
   }
-  plan.memory = DryRank(recipe, compute, num_ranks, rank, threads, plan.workspace_bytes).memory();
+  plan.memory = DryRank(recipe, compute, num_ranks, rank, threads, plan.step_memory).memory();
   return kind_plan;
 }
 

@@ -13,7 +13,7 @@ namespace ashlar::train {
 
 struct RunPlan {
   MemoryCounts memory;          // peaks by tag over an evaluation and a whole step
-  int64_t workspace_bytes = 0;  // what a real Trainer is to be given
+  StepMemory step_memory;       // what a real Trainer is to be given
   std::string workspace_peak;   // where in a step so much is in use for the first time
   int64_t num_parameters = 0;
   Costs costs;                        // of a step, all micro-batches

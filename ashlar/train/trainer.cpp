@@ -9,18 +9,19 @@
 namespace ashlar::train {
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-                 comm::Group& ranks, std::optional<int64_t> workspace_bytes)
+                 comm::Group& ranks, std::optional<StepMemory> memory)
     // In the order of the members: what comes later points at what comes before.
-    : workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
+    : workspace_(memory ? Arena(allocator, memory->workspace_bytes, Tag::kWorkspace)
                                  : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
            .threads = &threads,
            .workspace = &workspace_,
            .trace = &ranks.trace()},
-      model_(ctx_, allocator, recipe, resolve_parallel(recipe, ranks.size()), ranks, compute),
+      model_(ctx_, allocator, recipe, resolve_parallel(recipe, ranks.size()), ranks, compute,
+             {.late_bytes = memory ? std::optional(memory->late_bytes) : std::nullopt}),
       optimizer_(make_optimizer(allocator, compute)),
       balancer_(make_balancer(allocator)) {
-  ASHLAR_ASSERT(workspace_bytes || allocator.device() == Device::kMeta);
+  ASHLAR_ASSERT(memory || allocator.device() == Device::kMeta);
 }
 
 optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) const {

@@ -39,11 +39,18 @@ struct StepStats {
          max_load = 0.0;  // normalised load entropy (mean over blocks); busiest expert / mean
 };
 
+// The memory of a step that only a dry run finds.
+struct StepMemory {
+  int64_t workspace_bytes = 0;
+  int64_t late_bytes = 0;  // see parallel::RankModelOptions
+  bool operator==(const StepMemory&) const = default;
+};
+
 class Trainer {
  public:
-  // workspace_bytes: what a dry run of the step found; absent: count it (meta device only).
+  // memory: what a dry run of the step found; absent: it is counted (meta device only).
   Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-          comm::Group& ranks, std::optional<int64_t> workspace_bytes);
+          comm::Group& ranks, std::optional<StepMemory> memory);
   Trainer(const Trainer&) = delete;
 
   void initialize() { model_.initialize(); }            // weights from the seed
@@ -76,7 +83,8 @@ class Trainer {
   const optim::Optimizer& optimizer() const { return optimizer_; }
   const optim::Balancer& balancer() const { return balancer_; }
   double learning_rate(int64_t step) const;
-  int64_t workspace_peak_bytes() const { return workspace_.peak_bytes(); }
+  // The memory that steps took of what `memory` grants.
+  StepMemory peak_memory() const { return {workspace_.peak_bytes(), model_.late_peak_bytes()}; }
 
   void restore_counters(int64_t optimizer_steps, int64_t balancer_updates);
   // What this rank keeps of the optimizer's state.  to_write: see RankModel::pieces.

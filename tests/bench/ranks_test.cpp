@@ -46,7 +46,7 @@ double counted_bytes(const Recipe& recipe, int num_ranks) {
     Threads threads(1);
     train::Trainer trainer(
         recipe, DType::kF32, allocator, threads, ranks,
-        train::plan_run(recipe, DType::kF32, num_ranks, 1, ranks.rank()).workspace_bytes);
+        train::plan_run(recipe, DType::kF32, num_ranks, 1, ranks.rank()).step_memory);
     trainer.initialize();
     const std::vector<int32_t> ids(size_t(recipe.data.sequence_length), 1);
     const kernels::Sequence sequence = kernels::Sequence::rows(1, recipe.data.sequence_length);

@@ -176,7 +176,7 @@ std::vector<std::vector<Item>> record(const BubbleCase& c) {
   std::vector<std::vector<Item>> items(size_t(c.stages));
   on_ranks(c.stages, [&](comm::Group& ranks, Allocator& allocator) {
     const RunPlan plan = plan_run(recipe, DType::kF32, c.stages, 1, ranks.rank());
-    RealRank rank(recipe, DType::kF32, ranks, allocator, plan.workspace_bytes);
+    RealRank rank(recipe, DType::kF32, ranks, allocator, plan.step_memory);
     rank.step(0);
     rank.record(plan.trace);
     rank.step(1);

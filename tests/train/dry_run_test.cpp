@@ -29,7 +29,7 @@ std::string differences_in_moves(Costs planned, Costs real) {
 std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allocator) {
   const DType compute = nn::resolve_precision(recipe.train.precision);
   const RunPlan plan = plan_run(recipe, compute, ranks.size(), 1, ranks.rank());
-  RealRank real(recipe, compute, ranks, allocator, plan.workspace_bytes);
+  RealRank real(recipe, compute, ranks, allocator, plan.step_memory);
   real.evaluate();
   real.step(0);
   const std::vector<GroupTraffic> before = traffic_of(real.trainer());
@@ -108,7 +108,7 @@ TEST_P(SteadyStep, TheThirdStepAllocatesNothingOnAnyRank) {
   std::vector<int64_t> calls(size_t(GetParam().num_ranks), -1);
   on_ranks(GetParam().num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
     const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
-    RealRank real(recipe, DType::kF32, ranks, allocator, plan.workspace_bytes);
+    RealRank real(recipe, DType::kF32, ranks, allocator, plan.step_memory);
     real.record(plan.trace, 3);
     for (int64_t step = 0; step < 2; ++step) real.step(step);
     real.cut_rows(6);

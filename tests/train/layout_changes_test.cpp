@@ -263,7 +263,7 @@ class LayoutChanges : public testing::TestWithParam<Pair> {
     comm::run_ranks(layout.num_ranks, {}, allocator, [&](comm::Group& ranks) {
       const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
       Threads threads(1);
-      Trainer trainer(recipe, DType::kF32, allocator, threads, ranks, plan.workspace_bytes);
+      Trainer trainer(recipe, DType::kF32, allocator, threads, ranks, plan.step_memory);
       EXPECT_EQ(restore(step(*files_, kSaved), trainer).counters.step, kSaved);
       std::vector<Piece> pieces = trainer.model().pieces(true);
       for (Piece& piece : trainer.optimizer_pieces(true)) pieces.push_back(std::move(piece));

@@ -44,9 +44,9 @@ TEST_P(LongStep, CostsWhatTheWholeDryRunCounts) {
     EXPECT_EQ(differences(plan.traffic, dry.traffic()), "") << "rank " << rank;
     EXPECT_EQ(plan.trace, dry.num_events());
     dry.evaluate();
-    EXPECT_EQ(plan.workspace_bytes, dry.workspace_bytes());
+    EXPECT_EQ(plan.step_memory, dry.step_memory());
     EXPECT_EQ(plan.workspace_peak, dry.workspace_peak());
-    DryRank whole(recipe, DType::kF32, num_ranks, rank, threads, plan.workspace_bytes);
+    DryRank whole(recipe, DType::kF32, num_ranks, rank, threads, plan.step_memory);
     EXPECT_EQ(differences(plan, whole.memory()), "") << "rank " << rank;
   }
 }

@@ -78,7 +78,7 @@ class Training {
   Training(const Recipe& recipe, DType compute, comm::Group& ranks, Allocator& allocator)
       : plan_(plan_run(recipe, compute, ranks.size(), 1, ranks.rank())),
         threads_(1),
-        trainer_(recipe, compute, allocator, threads_, ranks, plan_.workspace_bytes) {
+        trainer_(recipe, compute, allocator, threads_, ranks, plan_.step_memory) {
     trainer_.initialize();
   }
   StepStats gradients(int64_t step) {

@@ -45,10 +45,14 @@ inline std::string differences(std::vector<GroupTraffic> planned, std::vector<Gr
 
 // Experts of other ranks take what a full room of rows would.
 inline std::string difference_in_workspace(const RunPlan& plan, const Trainer& trainer) {
-  const int64_t used = trainer.workspace_peak_bytes();
+  const StepMemory used = trainer.peak_memory(), planned = plan.step_memory;
+  const bool fits =
+      used.workspace_bytes <= planned.workspace_bytes && used.late_bytes <= planned.late_bytes;
   const bool to_the_byte = trainer.recipe().parallel.ep == 1;
-  if (used == plan.workspace_bytes || (!to_the_byte && used < plan.workspace_bytes)) return "";
-  return fmt::format("workspace used: planned {}, real {}\n", plan.workspace_bytes, used);
+  if (to_the_byte ? used == planned : fits) return "";
+  return fmt::format("used of the workspace: planned {}, real {}; for deferred products: {}, {}\n",
+                     planned.workspace_bytes, used.workspace_bytes, planned.late_bytes,
+                     used.late_bytes);
 }
 
 }  // namespace ashlar::train::testing_support

@@ -101,7 +101,7 @@ TEST_P(PlanEqualsReality, ToTheByteAndNothingIsAllocatedLater) {
   Threads threads(int(recipe.train.threads));
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
-  Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes);
+  Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.step_memory);
   EXPECT_EQ(trainer.num_parameters(), plan.num_parameters);
   trainer.initialize();
   trainer.evaluate(make_batch(recipe, 3).view());
@@ -115,7 +115,7 @@ TEST_P(PlanEqualsReality, ToTheByteAndNothingIsAllocatedLater) {
         << name_of(Tag(tag));
   EXPECT_EQ(real.total.peak_bytes, plan.memory.total.peak_bytes);
   EXPECT_EQ(real.num_allocations, plan.memory.num_allocations);
-  EXPECT_EQ(trainer.workspace_peak_bytes(), plan.workspace_bytes);
+  EXPECT_EQ(trainer.peak_memory(), plan.step_memory);
 
   const int64_t before = ashlar::testing_support::num_mallocs();
   train_step(trainer, 2, batch);

@@ -51,7 +51,7 @@ Heard run_with(const FaultyLayout& layout, int bad, double timeout_s, Fault faul
         keys.push_back("train.precision=fp32");
         const Recipe recipe = recipe_with(keys);
         const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
-        RealRank rank(recipe, DType::kF32, ranks, allocator, plan.workspace_bytes);
+        RealRank rank(recipe, DType::kF32, ranks, allocator, plan.step_memory);
         rank.step(0);
         if (ranks.rank() == bad && !fault(num_heard)) return;
         rank.step(1);

@@ -51,10 +51,10 @@ inline std::vector<GroupTraffic> traffic_since(const std::vector<GroupTraffic>& 
 class RealRank {
  public:
   RealRank(const Recipe& recipe, DType compute, comm::Group& ranks, Allocator& allocator,
-           std::optional<int64_t> workspace_bytes)
+           std::optional<StepMemory> step_memory)
       : threads_(1),
         allocator_(allocator),
-        trainer_(recipe, compute, allocator, threads_, ranks, workspace_bytes),
+        trainer_(recipe, compute, allocator, threads_, ranks, step_memory),
         trace_(ranks.trace()),
         num_rows_(recipe.train.micro_batch),
         length_(recipe.data.sequence_length) {

@@ -37,7 +37,7 @@ class OneRank {
         threads_(1),
         allocator_(Device::kCpu),
         world_(allocator_),
-        trainer(recipe, DType::kF32, allocator_, threads_, world_.group(), plan_.workspace_bytes) {
+        trainer(recipe, DType::kF32, allocator_, threads_, world_.group(), plan_.step_memory) {
     trainer.initialize();
   }
   void run(function_ref<void(int64_t)> ended) {

@@ -57,8 +57,7 @@ class Steps {
  public:
   Steps(const Recipe& recipe, DType compute, comm::Group& ranks)
       : Steps(recipe, compute, ranks,
-              plan_run(recipe, compute, ranks.size(), 1, ranks.rank()).workspace_bytes,
-              Device::kCpu) {
+              plan_run(recipe, compute, ranks.size(), 1, ranks.rank()).step_memory, Device::kCpu) {
     trainer_.initialize();
   }
   Steps(const Recipe& recipe, DType compute, comm::RecordingWorld& recorded)
@@ -83,11 +82,11 @@ class Steps {
   }
 
  private:
-  Steps(const Recipe& recipe, DType compute, comm::Group& ranks, std::optional<int64_t> workspace,
+  Steps(const Recipe& recipe, DType compute, comm::Group& ranks, std::optional<StepMemory> memory,
         Device device)
       : threads_(1),
         allocator_(device),
-        trainer_(recipe, compute, allocator_, threads_, ranks, workspace) {}
+        trainer_(recipe, compute, allocator_, threads_, ranks, memory) {}
 
   void step(int64_t number) {
     const int64_t rows = trainer_.recipe().train.micro_batch,

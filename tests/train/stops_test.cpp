@@ -46,7 +46,7 @@ TEST_P(LeftUndone, ChangesNothing) {
   const StopSignals signals;
   on_ranks(num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
     const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
-    RealRank real(recipe, DType::kF32, ranks, allocator, plan.workspace_bytes);
+    RealRank real(recipe, DType::kF32, ranks, allocator, plan.step_memory);
     for (int64_t step = 0; step < 2; ++step) real.step(step);
     const std::vector<std::byte> before = state_of(real.trainer());
     Stops stops(ranks, signals, recipe, real.trainer().model().parallel());
