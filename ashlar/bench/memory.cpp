@@ -29,18 +29,18 @@ std::vector<std::string> overrides_of(const std::string& layout, int64_t length)
 }
 
 // Trains as one rank, and returns the peak of its plan.
-int64_t train_rank(const Recipe& recipe, const train::Seat& seat, int64_t steps,
+int64_t train_rank(const Recipe& recipe, const train::RankResources& resources, int64_t steps,
                    std::vector<double>& seconds) {
   const DType compute = nn::resolve_precision(recipe.train.precision);
-  const train::RunPlan plan =
-      train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank());
-  Threads threads(seat.num_threads);
-  train::Trainer trainer(recipe, compute, seat.allocator, threads, seat.ranks,
+  const train::RunPlan plan = train::plan_run(recipe, compute, resources.ranks.size(),
+                                              resources.num_threads, resources.ranks.rank());
+  Threads threads(resources.num_threads);
+  train::Trainer trainer(recipe, compute, resources.allocator, threads, resources.ranks,
                          plan.step_memory);
   trainer.initialize();
   const RandomBatch batch(trainer);
   for (int64_t i = 0; i < steps; ++i) {
-    seat.ranks.barrier("bench").wait();
+    resources.ranks.barrier("bench").wait();
     const auto start = Clock::now();
     batch.step(trainer, i);
     if (i > 0 || steps == 1) seconds.push_back(seconds_since(start));
@@ -53,12 +53,12 @@ MemoryCase measure(const Recipe& recipe, const MemoryOptions& options) {
   fullest.sequence_length = recipe.data.sequence_length;
   std::mutex mutex;
   const auto fail = [](std::string_view) {};  // under a launcher only, which the caller refuses
-  train::start_ranks(recipe, {options.num_ranks, fail}, [&](const train::Seat& seat) {
+  train::start_ranks(recipe, {options.num_ranks, fail}, [&](const train::RankResources& resources) {
     std::vector<double> seconds;
-    const int64_t planned = train_rank(recipe, seat, options.steps, seconds);
-    const MemoryCounts counts = seat.allocator.counts();
+    const int64_t planned = train_rank(recipe, resources, options.steps, seconds);
+    const MemoryCounts counts = resources.allocator.counts();
     const std::lock_guard lock(mutex);
-    if (seat.ranks.rank() == 0) fullest.step = summarize(seconds);
+    if (resources.ranks.rank() == 0) fullest.step = summarize(seconds);
     if (counts.total.peak_bytes <= fullest.counts.total.peak_bytes) return;
     fullest.counts = counts;
     fullest.planned_bytes = planned;

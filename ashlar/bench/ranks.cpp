@@ -51,13 +51,13 @@ using Traffic = std::map<Key, Counts>;
 // A trainer of this rank and the steps that it ran.
 class Subject {
  public:
-  Subject(const Recipe& recipe, const train::Seat& seat, DType compute)
-      : ranks_(seat.ranks),
-        threads_(seat.num_threads),
-        trainer_(
-            recipe, compute, seat.allocator, threads_, seat.ranks,
-            train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank())
-                .step_memory),
+  Subject(const Recipe& recipe, const train::RankResources& resources, DType compute)
+      : ranks_(resources.ranks),
+        threads_(resources.num_threads),
+        trainer_(recipe, compute, resources.allocator, threads_, resources.ranks,
+                 train::plan_run(recipe, compute, resources.ranks.size(), resources.num_threads,
+                                 resources.ranks.rank())
+                     .step_memory),
         batch_(trainer_) {
     trainer_.initialize();
     run(kWarmUp, 0);
@@ -179,23 +179,23 @@ void report_traffic(RanksReport& report, const Recipe& recipe, const std::vector
   report.waited_s = waited(all);
 }
 
-OverlapStudy study_overlap(const Recipe& recipe, const train::Seat& seat, DType compute,
-                           Subject& overlapped, int64_t steps) {
+OverlapStudy study_overlap(const Recipe& recipe, const train::RankResources& resources,
+                           DType compute, Subject& overlapped, int64_t steps) {
   Recipe without = recipe;
   without.parallel.overlap = false;
-  Subject waiting(without, seat, compute), muted(recipe, seat, compute);
+  Subject waiting(without, resources, compute), muted(recipe, resources, compute);
   for (int64_t round = 0; round < kRounds; ++round) {
     overlapped.run(1, steps);
     waiting.run(1, steps);
-    comm::mute(seat.ranks,
-               true);  // allowed here: run() ended at a barrier, so nothing is under way
+    // Allowed here: run() ended at a barrier, so nothing is in flight.
+    comm::mute(resources.ranks, true);
     muted.run(1, steps);
-    comm::mute(seat.ranks, false);
+    comm::mute(resources.ranks, false);
   }
   OverlapStudy study;
   study.waiting = summarize(waiting.seconds());
-  study.muted = slowest(seat.ranks, summarize(muted.seconds()));
-  study.waiting_s = waited(of_all_ranks(seat.ranks, waiting.traffic_per_step()));
+  study.muted = slowest(resources.ranks, summarize(muted.seconds()));
+  study.waiting_s = waited(of_all_ranks(resources.ranks, waiting.traffic_per_step()));
   const double communication = study.waiting.median - study.muted.median;
   study.hidden_share =
       (study.waiting.median - summarize(overlapped.seconds()).median) / communication;
@@ -225,31 +225,31 @@ std::string milliseconds(const Summary& s) {
 
 }  // namespace
 
-RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
+RanksReport measure_ranks(const Recipe& recipe, const train::RankResources& resources,
                           const RanksOptions& options) {
   constexpr double kMostDelay_ms = 1e6;
   ASHLAR_REQUIRE(options.delay_bulk_ms >= 0 && options.delay_bulk_ms <= kMostDelay_ms, kConfig,
                  "--delay-bulk-ms is {:g}; expected 0 to {:.0f}", options.delay_bulk_ms,
                  kMostDelay_ms);
-  ASHLAR_REQUIRE(!options.overlap_study || seat.ranks.size() > 1, kConfig,
+  ASHLAR_REQUIRE(!options.overlap_study || resources.ranks.size() > 1, kConfig,
                  "--overlap-study on one rank; expected 2 ranks or more (--ranks, or mpirun)");
   RanksReport report;
   report.options = options;
   report.compute = nn::resolve_precision(recipe.train.precision);
-  report.num_ranks = seat.ranks.size();
-  report.num_threads = seat.num_threads;
-  comm::keep_one_lane(seat.ranks, options.one_lane);
-  Subject subject(recipe, seat, report.compute);
+  report.num_ranks = resources.ranks.size();
+  report.num_threads = resources.num_threads;
+  comm::keep_one_lane(resources.ranks, options.one_lane);
+  Subject subject(recipe, resources, report.compute);
   subject.delay_bulk(options.delay_bulk_ms * 1e-3);
   report.parallel = subject.trainer().model().parallel();
   if (options.overlap_study)
-    report.study = study_overlap(recipe, seat, report.compute, subject, options.steps);
+    report.study = study_overlap(recipe, resources, report.compute, subject, options.steps);
   else
     subject.run(1, options.steps);
   report.step = summarize(subject.seconds());
   report.tokens_per_s =
       double(recipe.train.global_batch * recipe.data.sequence_length) / report.step.median;
-  report_traffic(report, recipe, of_all_ranks(seat.ranks, subject.traffic_per_step()));
+  report_traffic(report, recipe, of_all_ranks(resources.ranks, subject.traffic_per_step()));
   return report;
 }
 

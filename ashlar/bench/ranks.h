@@ -63,7 +63,7 @@ struct RanksReport {
 
 // Trains on random tokens; every rank calls it and gets the same, but for its own step times.
 // Errors   kConfig: an overlap study of one rank; those of train::Trainer.
-RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
+RanksReport measure_ranks(const Recipe& recipe, const train::RankResources& resources,
                           const RanksOptions& options);
 
 std::string to_text(const RanksReport& report, const Recipe& recipe);

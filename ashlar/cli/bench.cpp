@@ -58,9 +58,9 @@ void add_ranks(CLI::App& group, Action& action) {
       const Recipe recipe = train::read_recipe(*posix_files(), flags->recipe, flags->overrides);
       const train::Start start{flags->ranks, print_error};
       flags->options.engine = train::engine_of(start);
-      train::start_ranks(recipe, start, [&](const train::Seat& seat) {
-        const bench::RanksReport report = bench::measure_ranks(recipe, seat, flags->options);
-        if (seat.ranks.rank() == 0)
+      train::start_ranks(recipe, start, [&](const train::RankResources& resources) {
+        const bench::RanksReport report = bench::measure_ranks(recipe, resources, flags->options);
+        if (resources.ranks.rank() == 0)
           print_lines(flags->json ? bench::to_json_line(report, recipe)
                                   : bench::to_text(report, recipe));
       });

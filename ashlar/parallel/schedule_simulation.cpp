@@ -28,8 +28,8 @@ std::string name_of(const Action& action) {
 
 class Run {
  public:
-  Run(const Programs& programs, const Costs& costs, Sends sends)
-      : programs_(programs), costs_(costs), sends_(sends), p_(int(programs.size())) {
+  Run(const Programs& programs, const ActionTimes& times, Sends sends)
+      : programs_(programs), times_(times), sends_(sends), p_(int(programs.size())) {
     for (const auto& program : programs) {
       result_.times.emplace_back(program.size());
       for (const Action& action : program) {
@@ -111,10 +111,10 @@ class Run {
       if (found == arrivals_.end()) return false;
       begin_s = std::max(begin_s, found->second);
     }
-    const double cost_s = forward                         ? costs_.forward_s
-                          : action.kind == Kind::kInputs  ? costs_.inputs_s
-                          : action.kind == Kind::kWeights ? costs_.weights_s
-                                                          : costs_.inputs_s + costs_.weights_s;
+    const double cost_s = forward                         ? times_.forward_s
+                          : action.kind == Kind::kInputs  ? times_.inputs_s
+                          : action.kind == Kind::kWeights ? times_.weights_s
+                                                          : times_.inputs_s + times_.weights_s;
     here.now_s = begin_s + cost_s;
     busy_s_ += cost_s;
     time_of(post) = {begin_s, here.now_s};
@@ -160,7 +160,7 @@ class Run {
       }
       const double begin_s =
           std::max({time_of(send).begin_s, time_of(receive).begin_s, channel.free_s});
-      channel.free_s = begin_s + costs_.transfer_s;
+      channel.free_s = begin_s + times_.transfer_s;
       time_of(send).end_s = time_of(receive).end_s = channel.free_s;
       arrivals_[{n, expected.micro_batch, gradient}] = channel.free_s;
     }
@@ -178,7 +178,7 @@ class Run {
   }
 
   const Programs& programs_;
-  const Costs costs_;
+  const ActionTimes times_;
   const Sends sends_;
   const int p_;
   int num_chunks_ = 1;
@@ -193,12 +193,13 @@ class Run {
 
 }  // namespace
 
-Simulation simulate(const Programs& programs, const Costs& costs, Sends sends) {
-  return Run(programs, costs, sends).run();
+Simulation simulate(const Programs& programs, const ActionTimes& times, Sends sends) {
+  return Run(programs, times, sends).run();
 }
 
-double bubble_s(Schedule schedule, int num_stages, int64_t micro_batches, const Costs& costs) {
-  const double forward_s = costs.forward_s, inputs_s = costs.inputs_s, weights_s = costs.weights_s;
+double bubble_s(Schedule schedule, int num_stages, int64_t micro_batches,
+                const ActionTimes& times) {
+  const double forward_s = times.forward_s, inputs_s = times.inputs_s, weights_s = times.weights_s;
   const int64_t behind = num_stages - 1;
   if (schedule != Schedule::kZeroBubble) return double(behind) * (forward_s + inputs_s + weights_s);
   const int64_t lacking = std::max<int64_t>(0, num_stages - micro_batches);

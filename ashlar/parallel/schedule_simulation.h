@@ -15,7 +15,7 @@
 namespace ashlar::parallel {
 
 // Of one chunk and micro-batch.  kBackward takes inputs_s + weights_s.
-struct Costs {
+struct ActionTimes {
   double forward_s = 1, inputs_s = 1, weights_s = 1, transfer_s = 0;
 };
 
@@ -32,13 +32,14 @@ struct Simulation {
   double bubble_share = 0;  // of the stages' time until end_s: not in forward or backward
   std::string problem;      // "", or which stages wait for what for ever, or what does not match
 };
-Simulation simulate(const Programs& programs, const Costs& costs = {}, Sends sends = Sends::kPost);
+Simulation simulate(const Programs& programs, const ActionTimes& times = {},
+                    Sends sends = Sends::kPost);
 
 // The time that a stage of compute_order(...) does not compute, without transfers, by formula:
-//   kGpipe, k1f1b, kInterleaved   (p - 1) (F + I + W), of costs of a chunk: with the blocks of a
+//   kGpipe, k1f1b, kInterleaved   (p - 1) (F + I + W), of the times of a chunk: with the blocks of a
 //                                 stage cut into v chunks a v-th of what it is with one
 //   kZeroBubble                   (p - 1) (F + I - W) where m >= p and F = I = W; the p - m
 //                                 micro-batches that lack to fill the pipeline add F each
-double bubble_s(Schedule schedule, int num_stages, int64_t micro_batches, const Costs& costs);
+double bubble_s(Schedule schedule, int num_stages, int64_t micro_batches, const ActionTimes& times);
 
 }  // namespace ashlar::parallel

@@ -39,7 +39,7 @@ Ordered model_json(const MeshPlan& plan, const Recipe& recipe) {
            model_flop(model_of(recipe.model), recipe.data.sequence_length).training}};
 }
 
-Ordered work_json(const train::Costs& costs) {
+Ordered work_json(const train::KernelCosts& costs) {
   const kernels::Cost sum = train::total(costs);
   Ordered kernels = Ordered::object();
   for (const auto& [op, cost] : costs) kernels[op] = {{"flop", cost.flop}, {"bytes", cost.bytes}};

@@ -16,8 +16,8 @@ namespace ashlar::plan {
 
 namespace {
 
-using train::Costs;
 using train::DryRank;
+using train::KernelCosts;
 using train::RunPlan;
 
 using Peaks = std::array<int64_t, kNumTags>;
@@ -41,7 +41,7 @@ struct Signature {
 struct Kind {
   Signature signature;
   std::vector<int> ranks;
-  Costs update;  // of the first, without gathers
+  KernelCosts update;  // of the first, without gathers
 };
 
 Signature signature_of(const DryRank& dry) {
@@ -58,7 +58,7 @@ Signature signature_of(const DryRank& dry) {
 
 // Adds the work of all optimizers to `updates`, and what all ranks save to `meter`.
 std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ranks,
-                                 Threads& threads, Costs& updates, CheckpointMeter& meter,
+                                 Threads& threads, KernelCosts& updates, CheckpointMeter& meter,
                                  Progress& progress) {
   std::vector<Kind> kinds;
   std::map<Signature, size_t> known;
@@ -66,7 +66,7 @@ std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ra
     DryRank dry(recipe, compute, num_ranks, rank, threads);
     meter.add(dry.trainer());
     dry.update();
-    const Costs update = dry.costs_without_gathers();
+    const KernelCosts update = dry.costs_without_gathers();
     train::add(updates, update);
     const Signature signature = signature_of(dry);
     const auto [found, added] = known.try_emplace(signature, kinds.size());
@@ -110,7 +110,7 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
         {{*rank}, train::plan_kind(recipe, compute, num_ranks, kind, threads).first});
     return plan;
   }
-  Costs& all = plan.costs.emplace();
+  KernelCosts& all = plan.costs.emplace();
   CheckpointMeter meter(recipe, num_ranks, ranks_per_node);
   std::vector<Kind> kinds;
   {

@@ -19,7 +19,7 @@ struct RankClass {
 struct MeshPlan {
   ParallelSpec parallel;                           // resolved
   std::vector<RankClass> classes;                  // by first rank
-  std::optional<train::Costs> costs;               // of all ranks
+  std::optional<train::KernelCosts> costs;         // of all ranks
   std::optional<checkpoint::StepSize> checkpoint;  // of the first step that is saved
 };
 

@@ -110,7 +110,7 @@ std::string checkpoint_lines(const checkpoint::StepSize& size) {
       line("index.bin", format_thousands(size.index_bytes), ""));
 }
 
-std::string kernel_lines(const train::Costs& costs) {
+std::string kernel_lines(const train::KernelCosts& costs) {
   std::vector<std::pair<std::string, kernels::Cost>> rows(costs.begin(), costs.end());
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a.second.flop > b.second.flop; });
@@ -168,7 +168,7 @@ std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute) 
   else
     for (size_t i = 0; i < plan.classes.size(); ++i) text += class_lines(plan, i);
   if (plan.checkpoint) text += checkpoint_lines(*plan.checkpoint);
-  const train::Costs& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
+  const train::KernelCosts& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
   return text + "\n" + kernel_lines(costs);
 }
 

@@ -15,14 +15,14 @@ std::string text_of_place(const Trace& trace, bool evaluating) {
 
 }  // namespace
 
-void add(Costs& sum, const Costs& costs, int64_t times) {
+void add(KernelCosts& sum, const KernelCosts& costs, int64_t times) {
   for (const auto& [op, cost] : costs) {
     sum[op].flop += times * cost.flop;
     sum[op].bytes += times * cost.bytes;
   }
 }
 
-kernels::Cost total(const Costs& costs) {
+kernels::Cost total(const KernelCosts& costs) {
   kernels::Cost sum;
   for (const auto& [op, cost] : costs) sum.flop += cost.flop, sum.bytes += cost.bytes;
   return sum;
@@ -83,19 +83,19 @@ void DryRank::end() {
   trace_.stop();
 }
 
-Costs DryRank::costs_of(int rank) const {
+KernelCosts DryRank::costs_of(int rank) const {
   const parallel::RankModel& model = trainer_.model();
   const int here = model.groups().rank();
   return with_more_copied(model.gather_cost(rank).bytes - model.gather_cost(here).bytes);
 }
 
-Costs DryRank::costs_without_gathers() const {
+KernelCosts DryRank::costs_without_gathers() const {
   const parallel::RankModel& model = trainer_.model();
   return with_more_copied(-model.gather_cost(model.groups().rank()).bytes);
 }
 
-Costs DryRank::with_more_copied(int64_t bytes) const {
-  Costs costs = costs_;
+KernelCosts DryRank::with_more_copied(int64_t bytes) const {
+  KernelCosts costs = costs_;
   if (bytes != 0) costs["copy"].bytes += bytes;
   return costs;
 }

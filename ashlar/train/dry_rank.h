@@ -14,9 +14,9 @@
 
 namespace ashlar::train {
 
-using Costs = std::map<std::string, kernels::Cost, std::less<>>;  // by kernel
-void add(Costs& sum, const Costs& costs, int64_t times = 1);      // times: may be negative
-kernels::Cost total(const Costs& costs);
+using KernelCosts = std::map<std::string, kernels::Cost, std::less<>>;    // by kernel
+void add(KernelCosts& sum, const KernelCosts& costs, int64_t times = 1);  // times: may be negative
+kernels::Cost total(const KernelCosts& costs);
 
 // The traffic of a rank in one of its groups.
 struct GroupTraffic {
@@ -45,11 +45,11 @@ class DryRank {
   // The place where the workspace reached its peak first: "backward of block 7".
   const std::string& workspace_peak() const { return workspace_peak_; }
   // Cost and traffic of the last step() or update(), from the events of its trace.
-  const Costs& costs() const { return costs_; }
+  const KernelCosts& costs() const { return costs_; }
   // The same for another rank that differs in the place of its shard only: it gathers as often, but
   // copies other amounts before each gather.
-  Costs costs_of(int rank) const;
-  Costs costs_without_gathers() const;
+  KernelCosts costs_of(int rank) const;
+  KernelCosts costs_without_gathers() const;
   std::vector<GroupTraffic> traffic() const;
   // The number of these events.
   TraceRoom num_events() const { return num_events_; }
@@ -58,7 +58,7 @@ class DryRank {
   void begin();
   void drain();
   void end();
-  Costs with_more_copied(int64_t bytes) const;
+  KernelCosts with_more_copied(int64_t bytes) const;
   Allocator allocator_{Device::kMeta};
   comm::RecordingWorld world_;
   Trace& trace_;
@@ -67,7 +67,7 @@ class DryRank {
   kernels::Sequence sequence_;
   bool evaluating_ = false;
   std::string workspace_peak_ = "start";
-  Costs costs_;
+  KernelCosts costs_;
   struct Moved {
     int64_t launches = 0, sent_bytes = 0, received_bytes = 0;
   };

@@ -74,7 +74,7 @@ MicroBatch micro_batch(const data::Batch& batch) {
 class Run {
  public:
   Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-      const Seat& seat);
+      const RankResources& resources);
   Outcome train();
   void close();  // after train()
   void leave(const std::exception_ptr& error);
@@ -146,40 +146,42 @@ Recipe with_precision(Recipe recipe, DType compute) {
 }
 
 // The plan of this rank, which fits, in a run whose directory can be written.
-RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files, const Seat& seat) {
-  const ParallelSpec parallel = resolve_parallel(recipe, seat.ranks.size());
-  require_least_memory(recipe, parallel, compute, seat.local_ranks, memory_limit_bytes());
-  RunPlan plan = plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank());
-  require_memory(rank_bytes(plan, recipe, parallel), recipe, seat.ranks, seat.local_ranks,
+RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files,
+                      const RankResources& resources) {
+  const ParallelSpec parallel = resolve_parallel(recipe, resources.ranks.size());
+  require_least_memory(recipe, parallel, compute, resources.local_ranks, memory_limit_bytes());
+  RunPlan plan = plan_run(recipe, compute, resources.ranks.size(), resources.num_threads,
+                          resources.ranks.rank());
+  require_memory(rank_bytes(plan, recipe, parallel), recipe, resources.ranks, resources.local_ranks,
                  memory_limit_bytes());
-  while_leader(seat.ranks, "run directory", [&] { require_writable(files, recipe); });
+  while_leader(resources.ranks, "run directory", [&] { require_writable(files, recipe); });
   return plan;
 }
 
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-         const Seat& seat)
-    : compute_(agreed_compute(recipe.train.precision, seat.ranks)),
+         const RankResources& resources)
+    : compute_(agreed_compute(recipe.train.precision, resources.ranks)),
       recipe_(with_precision(recipe, compute_)),
       files_(files),
       log_(log),
       signals_(signals),
-      ranks_(seat.ranks),
-      local_ranks_(seat.local_ranks),
-      num_cpus_(seat.num_cpus),
-      leads_(seat.ranks.rank() == 0),
+      ranks_(resources.ranks),
+      local_ranks_(resources.local_ranks),
+      num_cpus_(resources.num_cpus),
+      leads_(resources.ranks.rank() == 0),
       isa_(kernels::name_of(kernels::isa())),
-      stops_(seat.ranks, signals, recipe_, resolve_parallel(recipe_, seat.ranks.size())),
-      plan_(accepted_plan(recipe_, compute_, files, seat)),
-      first_weights_(find_first_weights(files, recipe_, seat.ranks, log)),
-      threads_(seat.num_threads),
-      allocator_(seat.allocator),
+      stops_(resources.ranks, signals, recipe_, resolve_parallel(recipe_, resources.ranks.size())),
+      plan_(accepted_plan(recipe_, compute_, files, resources)),
+      first_weights_(find_first_weights(files, recipe_, resources.ranks, log)),
+      threads_(resources.num_threads),
+      allocator_(resources.allocator),
       trainer_(recipe_, compute_, allocator_, threads_, ranks_, plan_.step_memory),
-      traced_(recipe_, files, log, trainer_.model().groups(), plan_.trace, seat.local_ranks),
+      traced_(recipe_, files, log, trainer_.model().groups(), plan_.trace, resources.local_ranks),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, {}, isa_),
       health_(recipe.health),
-      peak_(trainer_.context(), compute_, seat, files, recipe_.train.run_dir),
+      peak_(trainer_.context(), compute_, resources, files, recipe_.train.run_dir),
       check_(ranks_, files, log) {
   while_leader(ranks_, "room for checkpoints",
                [&] { check_room(files_, recipe_, saved_bytes(trainer_), log_); });
@@ -200,7 +202,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   if (first_weights_)
     take_first_weights(files_, *first_weights_, ranks_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
-  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
+  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, resources.local_ranks, writer_);
   log_.info("{}", description());
   const std::string warmup = warmup_problem(recipe_);
   if (!warmup.empty()) log_.warn("{}", warmup);
@@ -539,12 +541,12 @@ bool Run::save_if_due() {
 }  // namespace
 
 Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-                     const Seat& seat) {
+                     const RankResources& resources) {
   ASHLAR_REQUIRE(
       !recipe.data.train.empty(), kConfig,
       "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
       recipe.source);
-  Run run(recipe, files, log, signals, seat);
+  Run run(recipe, files, log, signals, resources);
   try {
     const Outcome outcome = run.train();
     run.close();

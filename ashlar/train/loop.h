@@ -16,7 +16,7 @@ enum class Outcome : uint8_t {
 };
 
 // The arguments of one rank of the run.
-struct Seat {
+struct RankResources {
   comm::Group& ranks;    // every rank of the run
   Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
   int num_threads;       // of its kernels
@@ -28,6 +28,6 @@ struct Seat {
 // read by all.  Continues by itself from the newest good step there.  Every rank calls it and
 // returns the same.  Errors of every module; kNumeric once the budget of skipped steps is used up.
 Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-                     const Seat& seat);
+                     const RankResources& resources);
 
 }  // namespace ashlar::train

@@ -78,15 +78,20 @@ void keep_peak(FileSystem& files, const std::string& run_dir, const std::string&
   write_text(files, path_of(run_dir), kept.dump(2) + "\n");
 }
 
-Peak::Peak(const kernels::Context& ctx, DType compute, const Seat& seat, FileSystem& files,
-           std::string run_dir)
-    : ctx_(ctx), compute_(compute), seat_(seat), files_(files), run_dir_(std::move(run_dir)) {}
+Peak::Peak(const kernels::Context& ctx, DType compute, const RankResources& resources,
+           FileSystem& files, std::string run_dir)
+    : ctx_(ctx),
+      compute_(compute),
+      resources_(resources),
+      files_(files),
+      run_dir_(std::move(run_dir)) {}
 
 double Peak::find() {
-  setup_ = peak_setup(ctx_, compute_, seat_.ranks);
+  setup_ = peak_setup(ctx_, compute_, resources_.ranks);
   std::optional<double> kept;
-  while_leader(seat_.ranks, "kept peak", [&] { kept = kept_peak(files_, run_dir_, setup_); });
-  const int64_t flops = from_leader(seat_.ranks, std::llround(kept.value_or(0.0)), "kept peak");
+  while_leader(resources_.ranks, "kept peak", [&] { kept = kept_peak(files_, run_dir_, setup_); });
+  const int64_t flops =
+      from_leader(resources_.ranks, std::llround(kept.value_or(0.0)), "kept peak");
   is_kept_ = flops > 0;
   flops_ = is_kept_ ? double(flops) : measure();
   return flops_;
@@ -95,12 +100,13 @@ double Peak::find() {
 double Peak::improve() {
   if (is_kept_) return flops_;
   flops_ = std::max(flops_, measure());
-  while_leader(seat_.ranks, "peak", [&] { keep_peak(files_, run_dir_, setup_, flops_); });
+  while_leader(resources_.ranks, "peak", [&] { keep_peak(files_, run_dir_, setup_, flops_); });
   return flops_;
 }
 
 double Peak::measure() {
-  return measure_peak(ctx_, compute_, seat_.ranks, seat_.local_ranks, seat_.num_cpus);
+  return measure_peak(ctx_, compute_, resources_.ranks, resources_.local_ranks,
+                      resources_.num_cpus);
 }
 
 }  // namespace ashlar::train

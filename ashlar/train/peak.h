@@ -17,8 +17,8 @@ namespace ashlar::train {
 // The peak of a run: the one that it keeps, or a new one.  All ranks call all methods.
 class Peak {
  public:
-  Peak(const kernels::Context& ctx, DType compute, const Seat& seat, FileSystem& files,
-       std::string run_dir);
+  Peak(const kernels::Context& ctx, DType compute, const RankResources& resources,
+       FileSystem& files, std::string run_dir);
   double find();  // flop/s
   // Threads that have just started may share a CPU for a while: after the first step a new peak is
   // measured again, and the better of the two moments kept.
@@ -30,7 +30,7 @@ class Peak {
 
   const kernels::Context& ctx_;
   const DType compute_;
-  const Seat seat_;
+  const RankResources resources_;
   FileSystem& files_;
   const std::string run_dir_;
   std::string setup_;

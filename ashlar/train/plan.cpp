@@ -46,8 +46,8 @@ void take_step(DryRank& dry, std::span<const int> kind, KindPlan& kind_plan) {
   plan.trace = dry.num_events();
 }
 
-Costs grown(const Costs& shorter, const Costs& longer, const Growth& growth) {
-  Costs costs;
+KernelCosts grown(const KernelCosts& shorter, const KernelCosts& longer, const Growth& growth) {
+  KernelCosts costs;
   add(costs, longer, growth.times);
   add(costs, shorter, 1 - growth.times);
   return costs;

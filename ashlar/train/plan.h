@@ -12,11 +12,11 @@
 namespace ashlar::train {
 
 struct RunPlan {
-  MemoryCounts memory;          // peaks by tag over an evaluation and a whole step
-  StepMemory step_memory;       // what a real Trainer is to be given
-  std::string workspace_peak;   // where in a step so much is in use for the first time
+  MemoryCounts memory;         // peaks by tag over an evaluation and a whole step
+  StepMemory step_memory;      // what a real Trainer is to be given
+  std::string workspace_peak;  // where in a step so much is in use for the first time
   int64_t num_parameters = 0;
-  Costs costs;                        // of a step, all micro-batches
+  KernelCosts costs;                  // of a step, all micro-batches
   std::vector<GroupTraffic> traffic;  // of the same step
   TraceRoom trace;                    // of the same step: how many events it is
 };
@@ -29,7 +29,7 @@ RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num
 // Ranks that are alike but for the places of their shards.
 struct KindPlan {
   RunPlan first;  // the plan of the first
-  Costs costs;    // of a step of all of them, if their updates were the first one's
+  KernelCosts costs;    // of a step of all of them, if their updates were the first one's
 };
 // The same on threads that the caller has.  kind: at least one rank.
 KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,

@@ -79,7 +79,7 @@ void check_ranks(const Recipe& recipe, int num_ranks) {
 }
 
 void start_ranks(const Recipe& recipe, const Start& start,
-                 const std::function<void(const Seat& seat)>& body) {
+                 const std::function<void(const RankResources& resources)>& body) {
   const bool processes = is_mpi_process();
   const int local_ranks = processes ? local_processes() : start.num_ranks;
   if (!processes) {  // before anything is made for each rank
@@ -90,7 +90,7 @@ void start_ranks(const Recipe& recipe, const Start& start,
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
     allocators.push_back(
         std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
-  const auto seat = [&](comm::Group& ranks, Allocator& allocator) {
+  const auto run_rank = [&](comm::Group& ranks, Allocator& allocator) {
     body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks,
           cpus_of(processes, local_ranks)});
   };
@@ -104,17 +104,17 @@ void start_ranks(const Recipe& recipe, const Start& start,
           // Processes are started, and read their recipes, each by itself.
           require_one_program(ranks);
           require_one_recipe(ranks, recipe);
-          seat(ranks, *allocators[0]);
+          run_rank(ranks, *allocators[0]);
         },
         [&](std::string_view message, int) { start.report(message); });
   }
   if (start.num_ranks == 1) {
     comm::SelfWorld world(*allocators[0]);
-    return seat(world.group(), *allocators[0]);
+    return run_rank(world.group(), *allocators[0]);
   }
   const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
   comm::run_ranks(start.num_ranks, options_of(recipe, start), allocator_of,
-                  [&](comm::Group& ranks) { seat(ranks, allocator_of(ranks.rank())); });
+                  [&](comm::Group& ranks) { run_rank(ranks, allocator_of(ranks.rank())); });
 }
 
 Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start) {
@@ -123,14 +123,14 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
   telling.tell = [&log](std::string_view line) { log.warn("{}", line); };
   Log silent([](std::string_view) {});  // what rank 0 says holds for all
   Outcome outcome = Outcome::kDone;     // the same on all
-  start_ranks(recipe, telling, [&](const Seat& seat) {
-    const bool leads = seat.ranks.rank() == 0;
-    while_leader(seat.ranks, "directory of the run", [&] {
+  start_ranks(recipe, telling, [&](const RankResources& resources) {
+    const bool leads = resources.ranks.rank() == 0;
+    while_leader(resources.ranks, "directory of the run", [&] {
       require_own_recipe(files, recipe);
       if (start.from_step)
         checkpoint::rewind(files, checkpoint_root(recipe), *start.from_step, start.supersede, log);
     });
-    const Outcome ended = run_training(recipe, files, leads ? log : silent, signals, seat);
+    const Outcome ended = run_training(recipe, files, leads ? log : silent, signals, resources);
     if (leads || is_mpi_process()) outcome = ended;
   });
   return outcome;

@@ -34,7 +34,7 @@ void check_ranks(const Recipe& recipe, int num_ranks);
 // Errors   those of body; kConfig where so many ranks cannot share the batch; kLaunch where a
 //          launcher started many processes that cannot find each other.
 void start_ranks(const Recipe& recipe, const Start& start,
-                 const std::function<void(const Seat& seat)>& body);
+                 const std::function<void(const RankResources& resources)>& body);
 
 // Trains on them.  Errors as start_ranks, and those of run_training.
 Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start = {});

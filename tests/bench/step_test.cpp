@@ -20,7 +20,7 @@ Recipe tiny_fp32() {
 TEST(Step, RowsAreTheKernelsThatTheDryRunCounts) {
   const Recipe recipe = tiny_fp32();
   const StepReport report = measure_step(recipe, 2);
-  const train::Costs costs = train::plan_run(recipe, DType::kF32).costs;
+  const train::KernelCosts costs = train::plan_run(recipe, DType::kF32).costs;
   EXPECT_EQ(report.rows.size(), costs.size());
   for (const OpRow& row : report.rows) {
     const auto counted = costs.find(row.op);

@@ -113,14 +113,14 @@ TEST(Schedule, ActionsRunWhenWhatTheyReadIsThere) {
 
 TEST(Schedule, BubblesAreTheFormulas) {
   for_all([](const ScheduleCase& c) {
-    const Costs costs;
+    const ActionTimes costs;
     const Simulation run = simulate(order_of(c), costs);
     const double busy_s = 3.0 * double(c.micro_batches) * c.chunks;
     const double bubble = bubble_s(c.schedule, c.stages, c.micro_batches, costs);
     ASSERT_NEAR(run.end_s - busy_s, bubble, 1e-9) << c.name();
     ASSERT_NEAR(run.bubble_share, bubble / (bubble + busy_s), 1e-9) << c.name();
   });
-  const Costs uneven{2, 3, 4};
+  const ActionTimes uneven{2, 3, 4};
   for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1f1b})
     EXPECT_NEAR(simulate(compute_order(schedule, 4, 1, 8), uneven).end_s,
                 8 * 9.0 + bubble_s(schedule, 4, 8, uneven), 1e-9);
@@ -277,7 +277,7 @@ TEST(Schedule, ProgramsThatCannotEndAreFound) {
 // The sum of a stage's own sends when transfers take a fifth of a forward: receives that are posted
 // ahead hide them in the steady state.
 TEST(Schedule, ReceivesAheadHideTransfers) {
-  const Costs costs{1, 1, 1, 0.2};
+  const ActionTimes costs{1, 1, 1, 0.2};
   const double end_s =
       simulate(with_transfers(compute_order(Schedule::k1f1b, 8, 1, 32)), costs).end_s;
   const double compute_s = 3 * (32 + 7.0);

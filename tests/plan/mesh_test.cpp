@@ -65,7 +65,7 @@ TEST_P(MeshByClass, EqualsAllRanksOneByOne) {
   const MeshPlan mesh = plan_mesh(recipe, compute, num_ranks, {}, 1);
   EXPECT_EQ(mesh.parallel, resolve_parallel(recipe, num_ranks));
   std::vector<int> seen(size_t(num_ranks), 0);
-  Costs all;
+  KernelCosts all;
   for (const RankClass& c : mesh.classes)
     for (const int rank : c.ranks) {
       const RunPlan plan = plan_run(recipe, compute, num_ranks, 1, rank);

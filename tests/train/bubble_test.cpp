@@ -89,7 +89,7 @@ std::vector<Item> items_of(const BubbleCase& c, const Trace& trace) {
   return items;
 }
 
-double cost_of(ActionKind kind, const parallel::Costs& costs) {
+double cost_of(ActionKind kind, const parallel::ActionTimes& costs) {
   if (kind == ActionKind::kForward) return costs.forward_s;
   if (kind == ActionKind::kInputs) return costs.inputs_s;
   if (kind == ActionKind::kWeights) return costs.weights_s;
@@ -99,7 +99,7 @@ double cost_of(ActionKind kind, const parallel::Costs& costs) {
 // Replays all ranks; the time of each that is not in an action until the last has ended.
 class TimedReplay {
  public:
-  TimedReplay(const std::vector<std::vector<Item>>& ranks, const parallel::Costs& costs)
+  TimedReplay(const std::vector<std::vector<Item>>& ranks, const parallel::ActionTimes& costs)
       : ranks_(ranks), costs_(costs), state_(ranks.size()) {}
 
   std::vector<double> idle_s() {
@@ -157,7 +157,7 @@ class TimedReplay {
   }
 
   const std::vector<std::vector<Item>>& ranks_;
-  const parallel::Costs costs_;
+  const parallel::ActionTimes costs_;
   std::vector<Rank> state_;
   std::map<Key, Message> messages_;
 };
@@ -214,7 +214,7 @@ TEST_P(Bubble, OfARecordedStepIsTheFormula) {
       for (Action& action : *actions) action.chunk = 0;
     EXPECT_EQ(text_of(all), text_of(expected)) << "stage " << stage;
   }
-  const parallel::Costs costs;
+  const parallel::ActionTimes costs;
   for (const double idle_s : TimedReplay(ranks, costs).idle_s())
     EXPECT_NEAR(idle_s, parallel::bubble_s(c.schedule, c.stages, c.micro_batches, costs), 1e-9);
 }

@@ -14,7 +14,7 @@ namespace {
 using namespace testing_support;
 
 // Bytes that are moved whatever the documents are: not halos.
-std::string differences_in_moves(Costs planned, Costs real) {
+std::string differences_in_moves(KernelCosts planned, KernelCosts real) {
   std::string text;
   for (const char* op : {"copy", "add", "fill", "copy_from_runs", "copy_to_runs"}) {
     const kernels::Cost p = planned[op], r = real[op];

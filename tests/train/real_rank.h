@@ -99,8 +99,8 @@ class RealRank {
   const Trainer& trainer() const { return trainer_; }
   const Trace& trace() const { return trace_; }
   // The sum over the recorded events.
-  Costs costs() const {
-    Costs sums;
+  KernelCosts costs() const {
+    KernelCosts sums;
     for (const TraceEvent& e : trace_.events())
       if (e.kind == TraceEvent::Kind::kKernel)
         add(sums, {{std::string(trace_.text(e.name)), {e.flop, e.bytes}}});

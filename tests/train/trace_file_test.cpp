@@ -214,7 +214,7 @@ TEST(TraceFile, HoldsWhatThePlanCounts) {
   for (int rank = 0; rank < kNumRanks; ++rank) {
     const RunPlan plan = plan_run(run.recipe(), compute, kNumRanks, 1, rank);
     const Json file = run.file(name_of_file(rank));
-    Costs costs;
+    KernelCosts costs;
     for (const Json& e : events_of(file, "X", "kernel"))
       add(costs, {{e.at("name"), {e.at("args").at("flop"), e.at("args").at("bytes")}}});
     EXPECT_EQ(costs.size(), plan.costs.size());
