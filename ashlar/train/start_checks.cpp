@@ -10,6 +10,7 @@
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/process.h"
 #include "ashlar/core/text.h"
 #include "ashlar/train/saves.h"
 
@@ -116,6 +117,18 @@ void require_writable(FileSystem& files, const Recipe& recipe) {
                 "that it may write to",
                 directory, error.what());
   }
+}
+
+RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files,
+                      const RankResources& resources) {
+  comm::Group& ranks = resources.ranks;
+  const ParallelSpec parallel = resolve_parallel(recipe, ranks.size());
+  require_least_memory(recipe, parallel, compute, resources.local_ranks, memory_limit_bytes());
+  RunPlan plan = plan_run(recipe, compute, ranks.size(), resources.num_threads, ranks.rank());
+  require_memory(rank_bytes(plan, recipe, parallel), recipe, ranks, resources.local_ranks,
+                 memory_limit_bytes());
+  while_leader(ranks, "run directory", [&] { require_writable(files, recipe); });
+  return plan;
 }
 
 int64_t saved_bytes(const Trainer& trainer) {

@@ -9,6 +9,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/spec/recipe.h"
+#include "ashlar/train/loop.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
@@ -41,6 +42,11 @@ std::string threads_warning(int num_threads, int local_ranks, int num_cpus);
 
 // kStorage, naming train.run_dir, unless this process may make files there.  Leaves nothing behind.
 void require_writable(FileSystem& files, const Recipe& recipe);
+
+// The plan of this rank, in a run whose memory suffices and whose directory can be written: the
+// errors of the functions above, and of plan_run.  All ranks call it.
+RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files,
+                      const RankResources& resources);
 
 // kStorage if a save would refuse to write even one checkpoint of so many bytes where the run has
 // them; a warning if it would refuse one of those that stand there at once.

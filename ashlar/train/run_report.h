@@ -1,0 +1,49 @@
+// What a run tells of its steps: rows and events in metrics.jsonl, which rank 0 writes, and lines
+// of the log.  Every rank makes the same calls.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/train/epochs.h"
+#include "ashlar/train/health.h"
+#include "ashlar/train/metrics.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::train {
+
+class RunReport {
+ public:
+  RunReport(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks)
+      : recipe_(recipe), files_(files), log_(log), ranks_(ranks) {}
+
+  // The start is accepted: from here on the run's directory tells of it.  after_step: what the
+  // start continues from.
+  void begin(const RunScale& scale, const std::string& isa, int64_t after_step, bool resumed);
+  Metrics* metrics() { return metrics_.get(); }  // rank 0's; null on the others
+  void first_step();                             // how long after the start of the process it ended
+  void set_peak(double peak_flops);
+  void step(const StepRow& row);
+  // A step that was applied although it was a spike, and one that was skipped.
+  void new_level(int64_t step, const Verdict& verdict);
+  void skipped(int64_t step, const StepStats& stats, const Verdict& verdict,
+               const std::vector<int64_t>& samples, const std::string& bad_gradient);
+  void epochs(int64_t step, const std::vector<EpochBegun>& begun);
+  void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
+  void show_curves();
+  void close() { metrics_.reset(); }
+
+ private:
+  const Recipe& recipe_;
+  FileSystem& files_;
+  Log& log_;
+  comm::Group& ranks_;
+  std::unique_ptr<Metrics> metrics_;
+  bool told_of_no_targets_ = false;
+};
+
+}  // namespace ashlar::train

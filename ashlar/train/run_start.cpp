@@ -1,0 +1,170 @@
+// How a run starts.  Each step of the constructor may refuse the run, the cheapest first: nothing
+// of the run's directory is changed before every rank has accepted the recipe (barrier "start"),
+// and no row is written before every rank has read the step that it continues from (barrier
+// "resume").
+#include <utility>
+
+#include "ashlar/comm/agree.h"
+#include "ashlar/kernels/isa.h"
+#include "ashlar/nn/precision.h"
+#include "ashlar/sizing/model.h"
+#include "ashlar/train/alike.h"
+#include "ashlar/train/changes.h"
+#include "ashlar/train/first_weights.h"
+#include "ashlar/train/run.h"
+#include "ashlar/train/start_checks.h"
+#include "ashlar/train/start_report.h"
+
+namespace ashlar::train {
+namespace {
+
+// All ranks compute alike: as rank 0's machine does if train.precision is `auto`.
+DType agreed_compute(Precision precision, comm::Group& ranks) {
+  return DType(from_leader(ranks, int64_t(nn::resolve_precision(precision)), "precision"));
+}
+
+// The recipe with the precision in which the run computes, so that a later start can compare the
+// saved choice with its own.
+Recipe with_precision(Recipe recipe, DType compute) {
+  recipe.train.precision = nn::precision_of(compute);
+  return recipe;
+}
+
+}  // namespace
+
+Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
+         const RankResources& resources)
+    : compute_(agreed_compute(recipe.train.precision, resources.ranks)),
+      recipe_(with_precision(recipe, compute_)),
+      files_(files),
+      log_(log),
+      signals_(signals),
+      resources_(resources),
+      ranks_(resources.ranks),
+      leads_(ranks_.rank() == 0),
+      isa_(kernels::name_of(kernels::isa())),
+      stops_(ranks_, signals, recipe_, resolve_parallel(recipe_, ranks_.size())),
+      threads_(resources.num_threads),
+      health_(recipe_.health),
+      check_(ranks_, files, log),
+      report_(recipe_, files, log, ranks_) {
+  accept_plan();
+  make_trainer();
+  open_data();
+  check_storage();
+  measure_peak();
+  agree_on_inputs();
+  take_weights();
+  ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
+  open_checkpoints();
+  resume();
+  ranks_.barrier("resume").wait();  // no rank refuses the checkpoint
+  if (!finished()) begin();
+}
+
+void Run::accept_plan() {
+  plan_ = accepted_plan(recipe_, compute_, files_, resources_);
+}
+
+void Run::make_trainer() {
+  first_weights_ = find_first_weights(files_, recipe_, ranks_, log_);
+  trainer_ = std::make_unique<Trainer>(recipe_, compute_, resources_.allocator, threads_, ranks_,
+                                       plan_.step_memory);
+  traced_ = std::make_unique<TracedSteps>(recipe_, files_, log_, trainer_->model().groups(),
+                                          plan_.trace, resources_.local_ranks);
+}
+
+Reader Run::reader() const {
+  const parallel::RankModel& model = trainer_->model();
+  return {model.groups().coordinate(parallel::Axis::kDp), model.parallel().dp};
+}
+
+void Run::open_data() {
+  data_ = std::make_unique<RunData>(files_, recipe_, reader());
+}
+
+void Run::check_storage() {
+  writer_ = std::make_unique<StateWriter>(*trainer_, models::Companions{}, isa_);
+  while_leader(ranks_, "room for checkpoints",
+               [&] { check_room(files_, recipe_, saved_bytes(*trainer_), log_); });
+}
+
+void Run::measure_peak() {
+  peak_ = std::make_unique<Peak>(trainer_->context(), compute_, resources_, files_,
+                                 recipe_.train.run_dir);
+  const parallel::RankModel& model = trainer_->model();
+  scale_ = {
+      .steps = recipe_.train.steps,
+      .flop_per_token = model_flop(model_of(recipe_.model), recipe_.data.sequence_length).training,
+      .peak_flops = peak_->find(),
+      .has_experts = !model.all_step_loads().empty(),
+      .has_router_losses = model.has_router_losses(),
+      .shares_experts = model.parallel().ep > 1,
+      .seconds_left = [this] { return stops_.seconds_left(); }};
+  warn_of_start(recipe_, scale_, threads_.size(), resources_.local_ranks, resources_.num_cpus,
+                log_);
+}
+
+void Run::agree_on_inputs() {
+  require_same_inputs(ranks_, files_, recipe_, data_->sources(), data_->tokenizer(),
+                      first_weights_);
+  if (recipe_.data.verify) check_.prepare(data_->sources());
+  loader_.emplace(data_->training());
+}
+
+void Run::take_weights() {
+  if (first_weights_)
+    take_first_weights(files_, *first_weights_, ranks_, data_->sources().train, *trainer_, log_);
+}
+
+void Run::open_checkpoints() {
+  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, resources_.local_ranks, *writer_);
+  log_.info("{}", describe_run(*trainer_, plan_, isa_, scale_.peak_flops, peak_->is_kept()));
+  const std::string warmup = warmup_problem(recipe_);
+  if (!warmup.empty()) log_.warn("{}", warmup);
+  if (!data_->tokenizer())
+    log_.info("the data names no tokenizer, nor does data.tokenizer: checkpoints hold none");
+  report_dropped(data_->sources().train, recipe_.data.sequence_length, log_);
+}
+
+void Run::resume() {
+  Restored saved;
+  bool same_data = true;
+  resumed_ = saves_->resume([&](const checkpoint::StepReader& reader) {
+    saved = restore(reader, *trainer_);
+    counters_ = saved.counters;
+    health_.restore(saved.health);
+    same_data = loader_->restore(saved.loader, recipe_.data.allow_dataset_change);
+  });
+  if (leads_ && first_weights_)
+    saved.inherited = {models::companions_of(files_, *first_weights_),
+                       models::place_of_companions(*first_weights_),
+                       first_weights_->spec.eos_token_ids};
+  if (leads_)
+    writer_->take(run_companions(std::move(saved.inherited), model_of(recipe_.model),
+                                 data_->tokenizer(), data_->sources().train, log_));
+  if (!resumed_) return begin_from_weights();
+  trainer_->weights_changed();
+  if (finished())
+    return log_.info("the run is finished: step {} of {} is done; raise train.steps to go on",
+                     counters_.step, recipe_.train.steps);
+  if (report_resumed(saved, *trainer_, isa_, same_data, log_)) health_.forget_values();
+  if (!same_data) report_new_blend(data_->sources().train, loader_->state(), log_);
+}
+
+// Starts from the recipe's seed, or from the weights of init.model, which are loaded already.
+void Run::begin_from_weights() {
+  if (recipe_.init.model.empty()) return trainer_->initialize();
+  ASHLAR_REQUIRE(first_weights_, kStorage,
+                 "{}: its steps went away while this start looked at them; start again",
+                 checkpoint_root(recipe_));
+  trainer_->weights_changed();
+}
+
+void Run::begin() {
+  report_.begin(scale_, isa_, counters_.step, resumed_);
+  data_->begin(*std::exchange(loader_, std::nullopt));
+  saves_->begin(report_.metrics(), counters_, health_.state(), data_->cursor());
+}
+
+}  // namespace ashlar::train
