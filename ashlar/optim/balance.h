@@ -7,9 +7,9 @@
 //
 // At rate 0 the biases stay as they are, whatever their mean.
 //
-// With target all_classes the skip class takes part: g = f - 1/(E+1) over E+1 classes, no mean is
-// subtracted.  A router without a skip class has biases of its E experts only, and is balanced as
-// with real_experts.
+// With target all_classes the skip class takes part: g = f - 1/(E+1) over E+1 classes, and no mean
+// is subtracted.  A router without a skip class has biases of its E experts only, and is balanced
+// as with real_experts.
 //
 // Source     arXiv 2605.05365 (form of the gradient); rate, betas and the frozen skip class are
 //            this project's.
@@ -26,36 +26,36 @@
 
 namespace ashlar::optim {
 
-// Normalised entropy of a load: 1 = uniform.  counts of the E experts (skip excluded); 0 tokens
-// give 0.
+// Normalised entropy of a load: 1 = uniform.  counts: of the E experts, without the skip class.  A
+// load of no tokens gives 0.
 double load_entropy(std::span<const int64_t> counts);
 
-// What a Balancer keeps of biases: optim.exp_avg.<bias>, optim.exp_avg_sq.<bias>.
+// The state that a Balancer keeps for biases: optim.exp_avg.<bias>, optim.exp_avg_sq.<bias>.
 std::vector<LogicalTensor> balancing_state(const LogicalTensor& biases);
 
 class Balancer {
  public:
-  // What a block is balanced by.
+  // The biases of one block.
   struct Biases {
     Tensor values;     // [E+1], or [E] where the router has no skip class
     std::string name;  // of the buffer
-    size_t counts;     // which of update's counts are the block's
+    size_t counts;     // number of the block in the counts of update
   };
   Balancer(Allocator&, std::vector<Biases> biases, const BalanceSpec&);
 
-  // counts_X by block with experts, [E+1]: choices per class since the last update; a block without
-  // any stays as it is.  factor: current over base learning rate.
+  // counts_X: by block with experts, [E+1], choices per class since the last update; a block
+  // without choices stays as it is.  factor: current over base learning rate.
   void update(const kernels::Context& ctx, std::span<const Tensor> counts_X, double factor);
 
-  // With scope micro_batch updates are done before it is known whether the step is applied: keep()
-  // at its beginning, and undo() brings biases, moments and num_updates() back.  With scope
+  // With scope micro_batch updates are made before it is known whether the step is applied: keep()
+  // is called at its beginning, and undo() restores biases, moments and num_updates().  With scope
   // global_batch both do nothing.
   void keep(const kernels::Context& ctx);
   void undo(const kernels::Context& ctx);
 
   int64_t num_updates() const { return num_updates_; }
   void set_num_updates(int64_t updates) { num_updates_ = updates; }
-  std::vector<Piece> pieces() const;  // as balancing_state
+  std::vector<Piece> pieces() const;  // in the order of balancing_state
 
  private:
   std::vector<Biases> biases_;
@@ -66,7 +66,7 @@ class Balancer {
     Tensor live;
     OwnedTensor copy;
   };
-  std::vector<Kept> kept_;  // of biases and moments, with scope micro_batch
+  std::vector<Kept> kept_;  // biases and moments, with scope micro_batch
   int64_t kept_updates_ = 0;
 };
 

@@ -5,10 +5,10 @@
 namespace ashlar::optim {
 namespace {
 
-// The elements kept of `p` are whole matrices one after another.
+// The kept elements of `p` as a stack of whole matrices.
 bool is_stack(const Parameter& p, int64_t matrix_numel) {
   if (p.begin % matrix_numel != 0 || p.end % matrix_numel != 0 || p.boxes.size() != 1) return false;
-  // Contiguous in the logical tensor, where a matrix is a stretch of its own.
+  // They are contiguous in the logical tensor, in which every matrix is one stretch.
   const Box &box = p.boxes[0], whole = Box::whole(p.logical.global_shape);
   for (int dim = 1; dim < box.length.ndim(); ++dim)
     if (box.length[dim] != whole.length[dim]) return false;

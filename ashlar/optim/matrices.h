@@ -1,8 +1,8 @@
-// The matrices of Muon parameters, orthogonalised where they lie: in the gradients.
+// The matrices of Muon parameters, orthogonalised in place, in the gradients.
 //
 // A step writes the Newton-Schulz inputs of all Muon parameters over their gradients, calls start
-// and finish, and then reads the orthogonal matrices out of the same memory.  Who keeps matrices
-// whole needs LocalMatrices; who keeps slices of them brings them together between the two calls.
+// and finish, and then reads the orthogonal matrices from the same memory.  LocalMatrices serves a
+// rank that keeps whole matrices; ranks that keep slices gather them between the two calls.
 #pragma once
 
 #include <vector>
@@ -15,13 +15,13 @@ namespace ashlar::optim {
 class Matrices {
  public:
   virtual ~Matrices() = default;
-  // Inputs are written.  Begins what may go on while the caller computes; it must not touch the
-  // gradients of Muon parameters before finish returns.
+  // To be called once the inputs are written.  Begins work that may run while the caller computes;
+  // the caller must not touch the gradients of Muon parameters before finish returns.
   virtual void start(const kernels::Context&) = 0;
   virtual void finish(const kernels::Context&) = 0;
 };
 
-// Every matrix whole and in one stretch of memory.
+// Matrices that are whole, each in one stretch of memory.
 class LocalMatrices final : public Matrices {
  public:
   // Takes the gradients of the Muon parameters among `parameters`, each of whole matrices.

@@ -1,14 +1,14 @@
 // AdamW and Muon over the parameters of a model, or over the pieces of them that a rank keeps:
-// state, one step, and its names in a checkpoint.
+// state, one step, and the names of the state in a checkpoint.
 //
 // Source   AdamW: arXiv:1711.05101.  Muon: Jordan et al. 2024, scaled to AdamW's RMS after
-//          arXiv:2502.16982: w <- (1 - eta delta) w - eta 0.2 sqrt(max(rows, cols)) NS(m).  Which
-//          parameter takes which: Parameter.kind; every matrix of an expert stack is
+//          arXiv:2502.16982: w <- (1 - eta delta) w - eta 0.2 sqrt(max(rows, cols)) NS(m).
+//          Parameter::kind chooses between them.  Every matrix of an expert stack is
 //          orthogonalised alone; rows and cols are those of the logical matrix.
 // Memory   fp32 (fp64): AdamW two moments, Muon one momentum, per element.  Muon works inside the
-//          gradients, which a step therefore consumes; workspace is taken by Newton-Schulz, and a
-//          number a parameter by the sum of squares.
-// Numerics elements of a piece get the bits that they get in the whole tensor.
+//          gradients, so a step consumes them.  Newton-Schulz takes workspace, and the sum of
+//          squares one number a parameter.
+// Numerics the elements of a piece get the same bits as in the whole tensor.
 #pragma once
 
 #include <memory>
@@ -27,16 +27,16 @@ struct ParameterState {
 
 class Optimizer {
  public:
-  // `parameters` must stay as they are.  compute: how Newton-Schulz multiplies.  matrices: who
-  // orthogonalises in the gradients of the Muon parameters; null: LocalMatrices.
+  // `parameters` must stay as they are.  compute: the type in which Newton-Schulz multiplies.
+  // matrices: orthogonalises in the gradients of the Muon parameters; null: LocalMatrices.
   Optimizer(Allocator&, std::vector<Parameter> parameters, const OptimSpec&, DType compute,
             std::unique_ptr<Matrices> matrices = nullptr);
 
-  // Sum of squares of the gradients whose first copy is here, so that ranks add up to the whole;
-  // non-finite if any element is.
+  // Sum of squares of the gradients whose first copy is here, so that all ranks' sums add up to
+  // that of the whole; non-finite if any element is.
   double gradient_squares(const kernels::Context&);
-  // One update at learning rate lr; gradients are multiplied by grad_scale while read.  Afterwards
-  // the gradients of Muon parameters are something else.
+  // Makes one update at learning rate lr; gradients are multiplied by grad_scale while they are
+  // read.  It leaves other values in the gradients of Muon parameters.
   void step(const kernels::Context&, double lr, double grad_scale);
 
   int64_t num_steps() const { return num_steps_; }
@@ -52,7 +52,7 @@ class Optimizer {
   OptimSpec spec_;
   Arena arena_;
   std::vector<ParameterState> states_;
-  std::vector<double> squares_;  // of the gradients whose first copy is here, downloaded
+  std::vector<double> squares_;  // sums of squares, one for each gradient whose first copy is here
   std::unique_ptr<Matrices> matrices_;
   int64_t num_steps_ = 0;
 };
@@ -61,7 +61,7 @@ class Optimizer {
 // optim.<state>.<parameter>.
 std::vector<LogicalTensor> state_tensors(const Parameter&);
 
-// Applies the recipe's choice of matrix optimizer and of gate and up apart or together.
+// Applies the recipe's choices: the optimizer of matrices, and whether gate and up are one matrix.
 void apply_spec(const OptimSpec& spec, std::vector<Parameter>& parameters);
 
 // Factor that brings a gradient of norm `norm` to at most clip (0: no clipping).

@@ -4,7 +4,7 @@
 //   cosine   lr_min + (lr - lr_min) (1 + cos(pi p)) / 2,  p = (t - warmup) / (steps - 1 - warmup)
 //   linear   lr + (lr_min - lr) p;   constant   lr
 //
-// The last step is t = steps - 1.  It and steps after it have p = 1, also where it is the only one
+// The last step is t = steps - 1.  It and all later steps have p = 1, even if it is the only one
 // after the warm-up.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace ashlar::optim {
 // Step t counts from 0; total_steps is the run's length.
 double learning_rate(const OptimSpec& spec, int64_t step, int64_t total_steps);
 
-// The rate over its peak: what the balancing rate is multiplied by.  0 where the peak is 0.
+// The rate divided by its peak, by which the balancing rate is multiplied; 0 if the peak is 0.
 double schedule_factor(const OptimSpec& spec, int64_t step, int64_t total_steps);
 
 }  // namespace ashlar::optim

@@ -1,4 +1,4 @@
-// The losses of a step: their sums, and the memory in which the layers leave them.
+// The losses of a step: their sums, and the memory into which the layers write them.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace ashlar::parallel {
 struct LossSum {
   double sum = 0.0;
   double count = 0.0;  // exact below 2^53
-  // The losses of the routers of a step, as they are added to its mean loss (nn::StepLosses).
+  // The routers' losses in a step, as they are added to its mean loss (nn::StepLosses).
   double aux_loss = 0.0, z_loss = 0.0;
   // With ep: rounds in which rows went to experts, and mixtures of micro-batches that took them.
   double rounds = 0.0, mixtures = 0.0;

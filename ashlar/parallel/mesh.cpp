@@ -89,7 +89,7 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, const ModelSpec
     : world_(world), mesh_(Mesh::of(resolved)) {
   ASHLAR_ASSERT(world.size() == mesh_.num_ranks());
   data_ = along("data", kTokenAxes);
-  const bool bulk = data_->size() > 1;  // of ZeRO, for sums to stand behind
+  const bool bulk = data_->size() > 1;  // ZeRO's operations, behind which sums would wait
   cp_ = along("cp", std::array{Axis::kCp, Axis::kTsp}, bulk ? "keys" : "");
   tsp_ = along("tsp", std::array{Axis::kTsp}, bulk ? "shards" : "");
   tp_ = along("tp", std::array{Axis::kTp}, bulk ? "sums" : "");
@@ -113,7 +113,7 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, const ModelSpec
       return comm::SplitKey{rank % heads, rank};
     });
   }
-  // Of ep and tsp one divides the other.
+  // Either ep divides tsp, or tsp divides ep.
   const int products = std::max(ep, tsp_->size()) * tp_->size();
   if (ep > 1 || tsp_->size() > 1)
     products_ = model_->split("products", [&](int rank) {

@@ -1,10 +1,10 @@
 // Ranks as points of a mesh with the axes pp, dp, cp, tsp, tp.  tp varies fastest, then tsp, cp, dp
-// and pp, so that ranks which talk most are neighbours.
+// and pp, so that the ranks that communicate most are adjacent.
 //
 //   rank = (((pp * DP + dp) * CP + cp) * TSP + tsp) * TP + tp
 //
-// Expert parallelism has no axis of its own: the ranks with other tokens, dp x cp x tsp, number
-// d = (dp * CP + cp) * TSP + tsp of them, hold different experts by d % EP.
+// Expert parallelism has no axis of its own: among the ranks with different tokens, dp x cp x tsp,
+// number d = (dp * CP + cp) * TSP + tsp holds the experts of share d % EP.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace ashlar::parallel {
 
 enum class Axis : uint8_t { kPp, kDp, kCp, kTsp, kTp };
 inline constexpr int kNumAxes = 5;
-// Along these ranks see other tokens.
+// The axes along which ranks see different tokens.
 inline constexpr std::array<Axis, 3> kTokenAxes{Axis::kDp, Axis::kCp, Axis::kTsp};
 std::string_view name_of(Axis axis);  // "tp"
 
@@ -31,21 +31,21 @@ struct Mesh {
   int num_ranks() const;
   int coordinate(int rank, Axis axis) const;
   std::array<int, kNumAxes> coordinates(int rank) const;
-  // Number of the rank among those that differ from it in `axes` only, in rank order.
+  // The rank's number, in rank order, among the ranks that differ from it in `axes` only.
   int number_within(int rank, std::span<const Axis> axes) const;
 };
 
-// tsp ranks cut the heads into so many shares of whole key heads; where these are fewer than ranks,
-// rank r of tsp holds share r % shares, as others do.
+// The number of shares, each of whole key heads, into which tsp ranks cut the heads.  Where there
+// are fewer shares than ranks, rank r of tsp holds share r % shares.
 int num_head_shares(const ParallelSpec& resolved, const ModelSpec& whole);
 // The part of the model that `rank` of the mesh holds.
 nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank);
-// Which shard of its experts rank `data` of `num_data` keeps.  The sets of experts that ep divides
-// turn their shards against each other, so that neighbours keep shards of different blocks: a
-// checkpoint has room for one box of a tensor in a file (checkpoint/format/layout.h).
+// The shard of its experts that rank `data` of `num_data` keeps.  The sets of experts that ep
+// divides rotate their shards against each other, so that adjacent ranks keep shards of different
+// blocks: a file of a checkpoint has room for one box of a tensor (checkpoint/format/layout.h).
 int expert_shard(int data, int num_data, int ep);
-// Where the blocks of a pipeline's virtual stages begin, and the end of the last: as even as can
-// be, the longer ones first, since the last stage has the head.
+// The first block of each virtual stage of a pipeline, and the end of the last stage.  Stages are
+// as even as possible, and the longer ones come first, since the last stage has the head.
 std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stages);
 
 // The groups that a rank of the mesh belongs to.
@@ -53,26 +53,27 @@ std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stage
 //   tsp, tp, pp   ranks along one axis
 //   cp            cp x tsp: ranks that share each sequence
 //   data          dp x cp x tsp: ranks that saw different tokens; they add up gradients and share
-//                 ZeRO's shards of what all of them hold
-//   heads         neighbours in tsp that together hold all heads: tsp, or with fewer key heads than
-//                 ranks a part of it
-//   cuts data     dp x cp: ranks of data with the same shares of widths: what data is for all other
-//                 weights
+//                 ZeRO's shards of the weights that all of them hold
+//   heads         adjacent ranks of tsp that together hold all heads: all of tsp, or a part of it
+//                 where there are fewer key heads than ranks
+//   cuts data     dp x cp: ranks of data with the same shares of widths; for these weights it takes
+//                 the place of data
 //   heads data    ranks of data with the same share of heads
 //   model         dp x cp x tsp x tp: ranks that together hold one copy of a stage's state, or
 //                 several
 //   losses        pp x dp x cp x tsp: ranks that together know the loss of every token
-//   ep            neighbours in data, with different experts
-//   experts data  ranks of data with the same experts: what data is for all other weights, in the
-//                 order of expert_shard
+//   ep            adjacent ranks of data, with different experts
+//   experts data  ranks of data with the same experts, in the order of expert_shard; for experts it
+//                 takes the place of data
 //   ends          the first and the last stage, with two copies of a tied embedding; null elsewhere
 //
-// A group of the same ranks as another is that group.
+// Groups of the same ranks are one group.
 //
-// Lanes (comm/group.h): compute waits for what cp, tsp and tp say, so that cp has the lane "keys",
-// tsp and heads the lane "shards" and tp the lane "sums", apart from the bulk of ZeRO and Muon,
-// which queues with the run's decisions on the world's.  Where nothing is reduced over data ranks
-// there is no bulk to stand behind, and all is on the world's.
+// Lanes (comm/group.h): compute waits for the operations of cp, tsp and tp, so cp has the lane
+// "keys", tsp and heads the lane "shards", and tp the lane "sums", apart from the bulk operations
+// of ZeRO and Muon, which queue on the world's lane with the decisions of the run.  Where nothing
+// is reduced over data ranks there are no bulk operations to wait behind, and the world's lane has
+// all.
 class Groups {
  public:
   // Splits `world` in one order on every rank.  The world must have mesh.num_ranks() ranks.
@@ -88,7 +89,7 @@ class Groups {
   comm::Group& pp() const { return *pp_; }
   comm::Group& losses() const { return losses_ ? *losses_ : *data_; }
   comm::Group& ep() const { return *ep_; }
-  // Neighbours that together hold all of a stage's products, where nothing is sharded.
+  // Adjacent ranks that together hold all products of a stage, where nothing is sharded.
   comm::Group& products() const { return products_ ? *products_ : *tp_; }
   comm::Group& experts_data() const { return experts_data_ ? *experts_data_ : *data_; }
   comm::Group& cuts_data() const { return cuts_data_ ? *cuts_data_ : *data_; }
@@ -97,7 +98,7 @@ class Groups {
   comm::Group* ends() const { return ends_.get(); }
   // Every rank of the mesh.
   comm::Group& all() const { return pp_->size() > 1 ? world_ : *model_; }
-  // Each once; those of techniques that the recipe does not ask for are left out.
+  // Every group once, without those of techniques that the recipe does not ask for.
   std::vector<const comm::Group*> list() const;
   int rank() const { return world_.rank(); }
   int coordinate(Axis axis) const { return mesh_.coordinate(rank(), axis); }

@@ -1,5 +1,5 @@
-// How it works.  Every rank goes through the rounds in this order, and leaves out the matrices and
-// the operations in which it has no part.
+// How it works.  Every rank goes through the rounds in this order and skips the matrices and
+// operations in which it has no part.
 //
 //            waits for             works on            then posts
 //   start                                              gather 0, gather 1
@@ -8,13 +8,13 @@
 //            gather 1              matrix of round 1   scatter 1, gather 3
 //            scatter 0, gather 2   matrix of round 2   scatter 2, gather 4
 //
-//   gather   pieces of others, out of their gradients into this rank's buffer of the round; own
-//            pieces are copied there when the gather has ended
-//   scatter  owner mode only: results of others, out of the buffer into their gradients; own
+//   gather   moves other ranks' pieces from their gradients into this rank's buffer of the round;
+//            its own pieces are copied there when the gather has ended
+//   scatter  in owner mode, moves other ranks' results from the buffer into their gradients; own
 //            results are copied back, which is all that replicate mode does
 //
-// Rounds r and r + 2 have the same buffer.  Gather r + 2 may overwrite it although it is posted
-// while scatter r still reads it, because a lane runs its operations one after the other.
+// Rounds r and r + 2 share a buffer.  Gather r + 2 is posted while scatter r still reads that
+// buffer, and yet cannot overwrite it too early, because a lane runs its operations in order.
 #include "ashlar/parallel/muon.h"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ Tensor DistributedMatrices::own(const MuonSegment& segment) const {
 void DistributedMatrices::list_transfers(const MuonMatrix& m, Round& round) {
   const int me = plan_.rank;
   const bool works = m.is_worker(me);
-  int other = -1;  // the last holder seen
+  int other = -1;  // the last holder visited
   for (const MuonSegment& segment : m.segments) {
     const bool is_own = segment.rank == me;
     if (is_own && !works) {
@@ -114,7 +114,7 @@ void DistributedMatrices::finish(const Context& ctx) {
   for (size_t r = 0; r < rounds_.size(); ++r) {
     Round& round = rounds_[r];
     if (round.mine) {
-      // The scatter reads the buffer that work_on fills.  The wait for the gather does not do: a
+      // The scatter reads the buffer that work_on fills.  Waiting for the gather is not enough: a
       // matrix of one holder has none.
       if (r >= 2) rounds_[r - 2].scatter.work.wait();
       round.gather.work.wait();
@@ -124,7 +124,7 @@ void DistributedMatrices::finish(const Context& ctx) {
     post(round.scatter, "muon scatter");
     if (r + 2 < rounds_.size()) post(rounds_[r + 2].gather, "muon gather");
   }
-  // Open are the exchanges of rounds in which others alone work, and the last scatters.
+  // Still open are the exchanges of rounds in which only other ranks work, and the last scatters.
   for (Round& round : rounds_) {
     round.gather.work.wait();
     round.scatter.work.wait();

@@ -1,5 +1,5 @@
-// Muon for matrices that lie on any number of ranks: brings the pieces of split matrices together,
-// orthogonalises, and leaves every rank its own elements, in its gradients.
+// Muon for matrices that are spread over any number of ranks: gathers the pieces of split matrices,
+// orthogonalises them, and leaves every rank its own elements, in its gradients.
 //
 //   start    posts the gathers of rounds 0 and 1
 //   finish   whole matrices; then, round by round: wait for the gather, Newton-Schulz, post the
@@ -7,7 +7,7 @@
 //            Newton-Schulz of the next round
 //
 // Numerics the same bits as whole matrices on one rank.
-// Traffic  of one split matrix of S bytes, p of them on this rank, k holders:
+// Traffic  for one split matrix of S bytes, p of them on this rank, with k holders:
 //
 //            mode                sent          received
 //            replicate           (k - 1) p     S - p
@@ -15,11 +15,10 @@
 //            owner: others       p             p
 //
 //          Launches: one gather in every round in which this rank shares a matrix with another,
-//          one scatter more in every such round with a matrix in owner mode.  Both are
-//          send_receive.
-// Memory   two buffers of Tag::kCommunication, each of the largest split matrix that this rank
-//          works on in even and in odd rounds: at most two of the largest matrix.  A matrix that
-//          comes in columns is put in order through the workspace, while Newton-Schulz does not
+//          and one scatter in every such round with a matrix in owner mode.  Both are send_receive.
+// Memory   two buffers of Tag::kCommunication, as large as the largest split matrix that this rank
+//          works on in even and in odd rounds: at most twice the largest matrix.  A matrix that
+//          arrives in columns is put in order through the workspace, while Newton-Schulz does not
 //          use it.
 #pragma once
 
@@ -31,8 +30,8 @@ namespace ashlar::parallel {
 
 class DistributedMatrices final : public optim::Matrices {
  public:
-  // Ranks of the plan are those of the group.  gradients: those of the holdings of this rank, in
-  // their order; they must outlive this object, and so must the group.
+  // The ranks of the plan are those of the group.  gradients: of this rank's holdings, in their
+  // order.  Gradients and group must outlive this object.
   DistributedMatrices(Allocator&, comm::Group&, MuonPlan plan, std::vector<Tensor> gradients,
                       DType compute, int num_steps);
   void start(const kernels::Context&) override;
@@ -53,7 +52,7 @@ class DistributedMatrices final : public optim::Matrices {
   Tensor own(const MuonSegment&) const;
   void post(Exchange&, std::string_view label);
   void work_on(const kernels::Context&, const Round&) const;
-  // Moves elements that lie segment after segment into rows, or back.
+  // Moves elements that are stored segment after segment into rows, or back.
   void put_in_order(const kernels::Context&, const Round&, bool by_rows) const;
 
   comm::Group& group_;

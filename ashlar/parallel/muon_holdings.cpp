@@ -1,13 +1,14 @@
-// How it works.  Ranks with one share of the heads and one set of experts have the same flat state,
-// of which ZeRO keeps ranges.  State lists the Muon tensors in each of these flat states once;
-// append then cuts the list of a rank's state at the ranges that its shard has.
+// How it works.  Ranks with the same share of the heads and the same set of experts have the same
+// flat state, and ZeRO keeps ranges of it.  State lists the Muon tensors in each of these flat
+// states once; append then cuts the list of a rank's state at the ranges of its shard.
 //
 //   flat state of a unit     [ tensor a ][  tensor b  ][ c ][     tensor d     ]
 //   kept by the rank               |------------|             |------|
 //   holdings                       [ a   ][  b  ]             [  d   ]
 //
-// Order matters: holdings of this rank must come as its Muon parameters do, since their gradients
-// are matched by number.  Both walk the tensors of the model, their placements and then the ranges.
+// Order matters: the holdings of this rank must have the order of its Muon parameters, since their
+// gradients are matched by number.  Both walk the tensors of the model, their placements, and then
+// the ranges.
 #include "ashlar/parallel/muon_holdings.h"
 
 #include <array>
@@ -29,7 +30,8 @@ struct LocalStretch {
 
 class State {
  public:
-  // group: whose ranks keep the matrices.  dtype: of the flat state, whose gaps depend on it.
+  // group: the ranks that keep the matrices.  dtype: the type of the flat state, on which its gaps
+  // depend.
   State(const ModelSpec& whole, const ParallelSpec& parallel, const comm::Group& group,
         const Zero& zero, const OptimSpec& spec, DType dtype)
       : group_(group), zero_(zero), spec_(spec), dtype_(dtype), tp_(int(parallel.tp)) {
@@ -44,7 +46,7 @@ class State {
 
   const std::vector<MuonTensor>& tensors() const { return tensors_; }
 
-  // rank: of the group.
+  // rank: its number in the group.
   void append(int rank, std::vector<Holding>& list) const {
     const bool sharded = zero_.stage() > 0;
     const int world_rank = group_.world_ranks()[size_t(rank)];
@@ -52,7 +54,7 @@ class State {
     std::vector<Range> kept;
     for (const LocalStretch& s : states_[state_of_rank_[size_t(rank)]]) {
       const Range all{s.at.offset, s.at.offset + s.at.numel};
-      if (s.at.unit != unit) {  // neighbours of the list are often of one unit
+      if (s.at.unit != unit) {  // adjacent entries are often of one unit
         unit = s.at.unit;
         kept = sharded ? zero_.kept(unit, world_rank) : std::vector<Range>{};
       }
@@ -68,8 +70,8 @@ class State {
   }
 
  private:
-  // Without shards each of the ranks of the group that divide something else keeps a copy: how many
-  // there are, and which this one is.
+  // Without shards each rank of the group that divides something else keeps a copy: the number of
+  // copies, and the number of this one.
   std::pair<int, int> copy_of(int rank, const LocalStretch& s) const {
     if (zero_.stage() > 0) return {1, 0};
     const int parts = zero_.num_parts(s.at.unit);
@@ -114,7 +116,7 @@ class State {
   const int tp_;
   std::map<std::string, int64_t> number_of_;
   std::vector<MuonTensor> tensors_;
-  // By part of the heads, of the width, of the experts.
+  // Indexed by the part of the heads, of the width, and of the experts.
   std::map<std::array<int, 3>, size_t> number_of_share_;
   std::vector<std::vector<LocalStretch>> states_;
   std::vector<size_t> state_of_rank_;

@@ -1,8 +1,8 @@
-// Muon on a mesh: what every rank keeps of every matrix, as muon_plan.h asks for it, and who brings
-// the matrices of this rank together.
+// Muon on a mesh: the pieces that every rank keeps of every matrix, in the form that muon_plan.h
+// takes, and the object that gathers the matrices of this rank.
 //
-// With ZeRO the ranks of the model group keep pieces; without, every data rank has a whole copy and
-// only tensor and expert parallelism divide matrices, so that ep x tp ranks are enough.
+// With ZeRO the ranks of the model group keep pieces.  Without it every data rank has a whole copy,
+// and only tensor and expert parallelism divide matrices, so a plan over ep x tp ranks is enough.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@
 
 namespace ashlar::parallel {
 
-// whole: the model of all ranks.  parameters: those of the optimizer, whose kinds and numbers of
-// matrices are the recipe's, in the order of zero.parameters().  Groups and gradients must outlive
-// the result.
+// whole: the model of all ranks.  parameters: the optimizer's, with kinds and numbers of matrices
+// as the recipe chooses, in the order of zero.parameters().  Groups and gradients must outlive the
+// result.
 std::unique_ptr<optim::Matrices> make_matrices(Allocator&, const Groups&, const ModelSpec& whole,
                                                const ParallelSpec&, const Zero&,
                                                const std::vector<Parameter>& parameters,

@@ -1,15 +1,15 @@
-// How it works.  Every rank goes through the holdings of all ranks in one order and keeps the part
-// of the plan that it takes part in; so all ranks agree without a message.
+// How it works.  Every rank goes through the holdings of all ranks in one order and keeps the
+// matrices in which it takes part, so all ranks agree without a message.
 //
-//   find_shares     asks every rank for its holdings and cuts them where matrices end.  A stretch
-//                   that is all of a matrix counts as work of its rank and, on this rank, joins a
-//                   stack of the plan.  Every other stretch is a Share.
-//   assign          takes the shares of one matrix of one cover, which a sort has brought together:
-//                   its holders, then its owner if it has one, then its round.  Owner and round
-//                   depend on work_ and Rounds, which count what was assigned before, on any rank.
-//                   The matrix enters the plan if this rank holds a part of it.
-//   find_segments   asks again, but only the ranks of needed_: this rank, and those whose elements
-//                   come here.  Shares of all ranks are many, and so do not say where they lie.
+//   find_shares     lists every rank's holdings and cuts them where matrices end.  A stretch that
+//                   is a whole matrix counts as work of its rank and, on this rank, joins a stack
+//                   of the plan.  Every other stretch is a Share.
+//   assign          takes the shares of one matrix of one cover, which a sort has brought together,
+//                   and decides its holders, its owner if it has one, and its round.  Owner and
+//                   round depend on work_ and Rounds, which count all earlier assignments, of every
+//                   rank.  The matrix enters the plan if this rank holds a part of it.
+//   find_segments   lists holdings again, but only of the ranks in needed_: this rank, and those
+//                   whose elements are sent here.  Shares are too many to hold their places.
 //   place_segments  gives each segment its place in the gathered matrix.
 #include "ashlar/parallel/muon_plan.h"
 
@@ -21,11 +21,11 @@
 namespace ashlar::parallel {
 namespace {
 
-constexpr int kMaxReplicated = 3;  // holders of a matrix that auto lets all of them work on
+constexpr int kMaxReplicated = 3;  // the most holders that all work on a matrix in mode auto
 
-// Part of a matrix, smaller than all of it, on one rank.  Kept small: all ranks' are in one list.
+// A part of a matrix on one rank, less than all of it.  Small, because one list holds all ranks'.
 struct Share {
-  int32_t matrix, cover, rank;  // matrices of all tensors are numbered through
+  int32_t matrix, cover, rank;  // matrices are numbered over all tensors
   int64_t length;
 };
 
@@ -60,7 +60,7 @@ void for_each_stretch(const Shape& shape, int64_t matrix_numel, const Holding& h
   ASHLAR_ASSERT(0 <= holding.begin && holding.begin <= holding.end && holding.end <= before);
 }
 
-// Which ranks work in which round.  Holders that only send and receive are not counted.
+// The ranks that work in each round.  Holders that only send and receive are not counted.
 class Rounds {
  public:
   explicit Rounds(int num_ranks) : num_ranks_(size_t(num_ranks)) {}
@@ -210,7 +210,8 @@ void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
     workers = {choose_owner(holders)};
     m.owner = workers[0].rank;
   }
-  // Also where this rank holds nothing of the matrix: later owners and rounds depend on it.
+  // This counts even if this rank holds nothing of the matrix: later owners and rounds depend on
+  // it.
   m.round = rounds.take_first_free(workers);
   for (const Holder& worker : workers) work_[size_t(worker.rank)] += work_of(m.matrix);
 
@@ -233,7 +234,7 @@ Holder Planner::choose_owner(std::span<const Holder> holders) const {
 
 // Asks the holders of this rank's matrices once more for their segments.
 void Planner::find_segments() {
-  // By number of a matrix: where its covers begin in plan_.matrices; -1: this rank has none of it.
+  // For each matrix: the first of its covers in plan_.matrices; -1: this rank has none of it.
   std::vector<int32_t> first(size_t(first_number_.back()), -1);
   for (size_t i = plan_.matrices.size(); i-- > 0;)
     first[size_t(number(plan_.matrices[i].tensor, plan_.matrices[i].index))] = int32_t(i);

@@ -1,22 +1,22 @@
 // Decides which rank orthogonalises which matrix when every rank keeps pieces of them: a pure
-// function of what the ranks keep, the same on every rank.
+// function of the pieces that ranks keep, with the same result on every rank.
 //
-// A matrix whose elements all lie in one stretch of one rank is whole: it is never moved.  Another
-// is split over k ranks (k = 1: one rank keeps it in several places):
+// A matrix whose elements are all in one stretch of one rank is whole and is never moved.  Any
+// other matrix is split over k ranks (k = 1: one rank keeps it in several places):
 //
 //   replicate  (auto: k <= 3)  every holder receives all pieces, runs Newton-Schulz and keeps its
 //              own
 //   owner      (auto: k >= 4)  one holder receives all pieces, runs it once and sends the results
-//              back: the holder of most elements; of those, the one with the least work so far; of
-//              those, the lowest rank
+//              back: the holder of most elements; among equals the one with the least work so far;
+//              among those the lowest rank
 //
-// Rounds   a rank works on at most one split matrix in a round.  Matrices, in order of tensor,
-//          number and cover, take the first round in which all that work on them are free.
+// Rounds   a rank works on at most one split matrix in a round.  Matrices, in the order of tensor,
+//          number and cover, take the first round in which all ranks that work on them are free.
 // Work     rows cols min(rows, cols) of each matrix; whole matrices count first.
 // Source   arXiv 2511.17127 exchanges the two edge matrices of a contiguous shard between
 //          neighbours: replicate with k = 2.  The general form is this project's.
-// Cost     time and passing memory in proportion to the pieces of split matrices on all ranks; what
-//          stays is what this rank takes part in.
+// Cost     time and temporary memory in proportion to the pieces of split matrices on all ranks;
+//          the plan keeps only the matrices in which this rank takes part.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,16 @@ struct MuonTensor {
   int64_t num_matrices = 1;
 };
 
-// Elements [begin, end) of boxes laid end to end, as Parameter has them.  Holdings of a tensor with
-// one cover number, on all ranks together, are the whole tensor exactly once; those of different
-// covers (copies) never talk.
+// Elements [begin, end) of boxes laid end to end, as in Parameter.  All ranks' holdings of a tensor
+// with one cover number are together the whole tensor exactly once; holdings of different covers
+// (copies) never communicate.
 struct Holding {
   int64_t tensor = 0;
   int cover = 0;
-  std::span<const Box> boxes;  // must stay while the plan is made
+  std::span<const Box> boxes;  // must stay valid while the plan is made
   int64_t begin = 0, end = 0;
 };
-// Appends what `rank` keeps, in the order in which it keeps it.  Asked at most twice for each rank.
+// Appends the holdings of `rank` in their order in its memory.  Called at most twice for each rank.
 using HoldingsOf = function_ref<void(int rank, std::vector<Holding>& list)>;
 
 // Whole matrices side by side in one holding of this rank.
@@ -61,7 +61,7 @@ struct MuonSegment {
   int64_t holding = 0, begin = 0, length = 0;  // elements [begin, begin + length) of the holding
   Box box;                                     // elements [box_begin, box_begin + length) of it
   int64_t box_begin = 0;
-  int64_t at = 0;  // where it lies in the gathered matrix; see MuonMatrix::packed
+  int64_t at = 0;  // its place in the gathered matrix; see MuonMatrix::packed
 };
 
 // A split matrix that this rank takes part in.
@@ -73,11 +73,11 @@ struct MuonMatrix {
   int num_holders = 0;  // k
   int owner = -1;       // -1: every holder works on it
   int round = 0;
-  // The segments of all holders where this rank works on the matrix, else this rank's; by rank,
-  // then in the rank's order.
+  // The segments of all holders if this rank works on the matrix, else this rank's; by rank, then
+  // in the rank's order.
   std::vector<MuonSegment> segments;
-  // False: every segment is a run of the matrix and is gathered where it belongs.  True: some are
-  // not (columns), so the matrix is gathered segment after segment and then put in order.
+  // False: every segment is a run of the matrix and is gathered into its place.  True: some are not
+  // (columns), so the matrix is gathered segment after segment and then put in order.
   bool packed = false;
   bool is_worker(int rank) const { return owner < 0 || owner == rank; }
 };

@@ -5,8 +5,8 @@ namespace {
 
 using nn::Portion;
 
-// The portions of each dim that stand in the share: all of it, or those of its sections, joined
-// where one goes on with the other.
+// The portions of each dim that the share holds: the whole dim, or the portions of its sections,
+// joined where one continues the other.
 std::vector<std::vector<Portion>> portions_by_dim(const nn::ParameterInfo& info,
                                                   const nn::Share& share) {
   std::vector<std::vector<Portion>> dims;
@@ -27,8 +27,8 @@ std::vector<std::vector<Portion>> portions_by_dim(const nn::ParameterInfo& info,
   return dims;
 }
 
-// Visits, in the order of the local tensor's memory, boxes that are each one range of every dim: a
-// dim before one that comes in several portions is walked index by index.
+// Visits boxes in the order of the local tensor's memory, each one range of every dim: a dim before
+// one with several portions is walked index by index.
 void for_each_box(const std::vector<std::vector<Portion>>& dims, size_t dim, Box& box,
                   const Portion& copies,
                   function_ref<void(const Box&, const Portion& copies)> visit) {

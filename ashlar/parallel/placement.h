@@ -1,4 +1,4 @@
-// How what stands here of a tensor lies in the whole model.
+// The place that the local part of a tensor has in the whole model.
 //
 //   query heads    [r N/n, (r+1) N/n) of the r-th of n shares
 //   key heads      [r K/n, (r+1) K/n); where n > K, head r K/n, which n/K shares hold
@@ -6,7 +6,7 @@
 //                  a share may hold one kind only
 //   expert width   [r F/n, (r+1) F/n) of gate, of up and of down's columns
 //
-// The layers say so themselves, in the cuts of their tensors (nn/parameters.h).
+// Layers state this in the cuts of their tensors (nn/parameters.h).
 #pragma once
 
 #include <vector>
@@ -17,9 +17,9 @@ namespace ashlar::parallel {
 
 struct Placement {
   Shape global_shape;
-  std::vector<Box> boxes;  // of the logical tensor, one after another in memory
+  std::vector<Box> boxes;  // boxes of the logical tensor, one after another in memory
   int copy = 0, num_copies = 1;
-  // Extents of all boxes together, as they lie in memory; a vector where they are no one shape.
+  // Extents of all boxes together in memory; a vector if they do not form one shape.
   Shape local_shape{};
   int64_t numel() const {
     int64_t sum = 0;
@@ -28,9 +28,9 @@ struct Placement {
   }
 };
 
-// Where all elements of the tensor that stand in the share lie, one placement after another in
-// memory: several where not all elements have as many copies.  Of a tensor whose parts stand here
-// share after share, the boxes of all shares in their order.  A pure function.
+// The places of all elements of a tensor that the share holds, one placement after another in
+// memory; there are several where not all elements have equally many copies.  For a tensor whose
+// parts are held share after share, the boxes of all shares in their order.  A pure function.
 std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share);
 
 }  // namespace ashlar::parallel

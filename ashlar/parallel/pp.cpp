@@ -1,15 +1,15 @@
-// How it works.  A slot holds one micro-batch of a chunk, from the action that brings its input to
-// the one that sends the gradient of it.  What is under way between a slot and the neighbours, and
-// who waits for it:
+// How it works.  A slot holds one micro-batch of a chunk, from the action that receives its input
+// to the one that sends the gradient of that input.  Messages in flight between a slot and the
+// neighbours, and the actions that wait for them:
 //
 //   posted by            memory               waited for by
 //   kReceiveForward      x[begin], carry in   kForward
-//   kSendForward         x[end], carry out    kReceiveBackward, which is brought to x[end]
+//   kSendForward         x[end], carry out    kReceiveBackward, which writes to x[end]
 //   kReceiveBackward     x[end], d_carry      kBackward, kInputs
-//   kSendBackward        x[end], d_carry      whatever comes first of the slot's next micro-batch
+//   kSendBackward        x[end], d_carry      the first action of the slot's next micro-batch
 //
-// The programs run even where every send stops until it was taken (schedule.h), so that waiting for
-// one's own sends locks up nobody.
+// The programs run to their end even if every send blocks until it is received (schedule.h), so a
+// stage may wait for its own sends without a deadlock.
 #include "ashlar/parallel/pp.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ StageProgram with_slots(std::vector<Action> actions, std::span<const nn::BlockRa
                         bool recompute) {
   StageProgram program;
   program.uses = uses_of(actions, chunks, recompute);
-  // Gives the actions for which `takes` holds slots of their own; returns how many.
+  // Gives slots of their own to the actions for which `takes` holds; returns the number of slots.
   const auto give_slots = [&](std::vector<int>& slot_of_action, auto takes) {
     std::vector<Action> those;
     std::vector<size_t> at;

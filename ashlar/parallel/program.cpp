@@ -16,7 +16,7 @@ std::vector<nn::Use> uses_of(std::span<const Action> program,
   using Why = nn::Use::Why;
   using Kind = Action::Kind;
   std::vector<nn::Use> uses;
-  // The block that ran last, and of which micro-batch.
+  // The block that ran last, and its micro-batch.
   int32_t last = -1, last_batch = -1;
   for (const Action& action : program) {
     const nn::BlockRange& chunk = chunks[size_t(action.chunk)];

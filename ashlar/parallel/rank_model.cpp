@@ -1,8 +1,8 @@
-// How the parts meet.  The layers of nn see three things of the mesh, which RankModel chooses:
+// How it works.  The layers of nn meet the mesh in three things, which RankModel chooses:
 //
 //   exchanges  nn::LocalExchange, or CpSequence where ranks share sequences; HeadSums and
-//              ExpertSums where they share heads and width, EpExchange where experts
-//   branches   those of nn, within TpBranch where ranks share heads and width
+//              ExpertSums where they share heads and width, EpExchange where they share experts
+//   branches   those of nn, inside a TpBranch where ranks share heads and width
 //   residency  Zero; on one data rank it only packs weights after they changed
 #include "ashlar/parallel/rank_model.h"
 
@@ -56,7 +56,7 @@ int RankModel::cp_rank() const {
   return groups_.mesh().number_within(groups_.rank(), std::array{Axis::kCp, Axis::kTsp});
 }
 
-// Folded branches recompute by themselves: what stands before each is all that they need.
+// Folded branches recompute by themselves, and need only the input of each.
 nn::Keep RankModel::keep() const {
   const auto& blocks = model_->spec().blocks;
   const bool enough = std::none_of(blocks.begin(), blocks.end(),
@@ -135,7 +135,7 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
   input_arena_ = arena_for(allocator, Tag::kInput, lay_out);
   lay_out(input_arena_);
   if (!ctx_.meta()) {
-    // This rank's part of every row, and of that what its stream has.
+    // This rank's part of every row, and of that part the tokens of its stream.
     const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
     for (int64_t i = 0; i < num_tokens; ++i)
       whole_rows_.push_back(whole_row(cp_split(), cp_rank(), first + i));
@@ -198,7 +198,7 @@ void RankModel::begin_step() {
   zero_->begin(step_program_.uses);
 }
 
-// Nothing where it is the micro-batch that was loaded last.
+// Does nothing if this micro-batch is the one that is loaded.
 void RankModel::load(int64_t number, const MicroBatch& batch) {
   if (std::exchange(loaded_, number) == number) return;
   ctx_.enter("inputs");
@@ -229,7 +229,7 @@ nn::ModelCall RankModel::call() {
   return call;
 }
 
-// What the action of a program works on.
+// The activations that an action of a program works on.
 const nn::Saved& RankModel::saved_of(const StageProgram& program, size_t action) const {
   return saved_[size_t(program.actions[action].chunk)][size_t(program.slot_of_action[action])];
 }
@@ -245,7 +245,7 @@ void RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int6
   using Kind = Action::Kind;
   ASHLAR_ASSERT(int64_t(batches.size()) == micro_batches_per_step());
   begin_step();
-  if (ep_) ep_->take_rounds();  // of evaluations
+  if (ep_) ep_->take_rounds();  // forgets those of evaluations
   for (size_t i = 0; i < step_program_.actions.size(); ++i) {
     const Action& action = step_program_.actions[i];
     const nn::Saved& saved = saved_of(step_program_, i);
@@ -327,14 +327,14 @@ void RankModel::reduce() {
   if (partial_) partial_->sum(ctx_, groups_.tp());
   zero_->finish_gradients(ctx_);
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch) loads_->sum_over(groups_.data());
-  // The stages' own loads stand at places of their own.
+  // Each stage has filled its own places, so the sum joins them.
   if (pp_) loads_->sum_over(groups_.pp());
   loads_->download(ctx_);
   sum_losses();
   in_step_ = false;
 }
 
-// --- what others ask for ---
+// --- queries ---
 
 std::unique_ptr<optim::Matrices> RankModel::make_matrices(
     Allocator& allocator, const std::vector<Parameter>& parameters) const {

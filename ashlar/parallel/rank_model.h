@@ -1,29 +1,29 @@
-// A rank's model in training: everything of it that depends on the mesh, put together in one place.
-// The constructor is the list of techniques, in the order in which they stand around the layers of
-// nn; a technique that the recipe does not ask for leaves no trace.
+// A rank's model in training: everything that depends on the mesh, put together in one place.  The
+// constructor is the list of techniques, in the order in which they surround the layers of nn; a
+// technique that the recipe does not ask for leaves no trace.
 //
-//   share             what of every tensor this rank's layers run on (placement.h), and which of it
-//                     stands in memory all the time (model_memory in zero.h)
-//   pp                what it does in a step, and with which of its neighbours (schedule.h, pp.h)
+//   share             the part of every tensor that this rank's layers run on (placement.h), and
+//                     the part that stays in memory all the time (model_memory in zero.h)
+//   pp                the rank's actions in a step, and its neighbours in them (schedule.h, pp.h)
 //   tsp               branches that pass through all ranks' shares, one after another (tsp.h)
-//   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
-//                     tokens as this rank sees, and so many micro-batches as are under way
+//   activations       memory for what forward keeps for backward, and for the tokens of a
+//                     micro-batch: for this rank's tokens and the micro-batches in flight
 //   cp                the exchange that reaches the tokens of other ranks (cp.h)
 //   ep                the exchange that takes rows to the experts of other ranks (ep.h)
-//   tp                branches around branches, which add up over ranks what these return (tp.h)
-//                     and sums of the gradients that it leaves partial (tp_sums.h)
+//   tp                branches around branches, which add up over ranks what these return (tp.h),
+//                     and sums of the gradients that tp leaves partial (tp_sums.h)
 //   zero              the residency: it gathers weights before a block runs, and reduces gradients
 //                     after (zero.h)
 //
 // Every rank makes the same calls in the same order:
 //
 //   once        initialize; or values are loaded into pieces(), then weights_changed
-//   a step      step; reduce; then whoever has the optimizer reads the gradients of parameters(),
+//   a step      step; reduce; then the owner of the optimizer reads the gradients of parameters(),
 //               changes their values and calls weights_changed, or leaves them as they are and
 //               calls nothing
 //   evaluate    between steps
 //
-// Memory   all of it is taken by the constructor; temporaries come from ctx.workspace.
+// Memory   the constructor takes all of it; temporaries come from ctx.workspace.
 // Errors   kComm, as comm/group.h.
 #pragma once
 
@@ -62,8 +62,8 @@ struct MicroBatch {
 };
 
 struct RankModelOptions {
-  // Room for so many segments of a micro-batch that go on with a document which another of its
-  // segments began (nn::LocalExchange); with cp > 1 there must be none.
+  // The most segments of a micro-batch that continue a document begun by another of its segments
+  // (nn::LocalExchange); with cp > 1 there must be none.
   int64_t num_halos = 0;
   // The memory for the products that a micro-batch defers, as a dry run found it
   // (late_peak_bytes); absent: it is counted, on meta only.
@@ -73,80 +73,80 @@ struct RankModelOptions {
 class RankModel {
  public:
   // recipe: a valid one (load_recipe).  resolved: its mesh over the ranks of `world`
-  // (resolve_parallel).  compute: how products multiply.  What ctx points to, the allocator and the
-  // world must outlive this.
+  // (resolve_parallel).  compute: the type in which products multiply.  Everything that ctx points
+  // to, the allocator and the world must outlive this object.
   RankModel(const kernels::Context& ctx, Allocator& allocator, const Recipe& recipe,
             const ParallelSpec& resolved, comm::Group& world, DType compute,
             const RankModelOptions& options = {});
   RankModel(const RankModel&) = delete;
   ~RankModel();
 
-  // Weights and buffers from the recipe's seed; they are then gathered and packed.
+  // Fills weights and buffers from the recipe's seed; they are then gathered and packed.
   void initialize();
-  // After: values of parameters() were written.  Whole weights begin to be gathered, and are packed
-  // before they are read.
+  // To be called after values of parameters() were written.  Begins to gather whole weights, which
+  // are packed before they are read.
   void weights_changed();
 
-  // Forward and backward of micro_batches_per_step() micro-batches, as the program says
-  // (program.h).  Forgets gradients and loads of the step before; gradients of the mean loss over
-  // all tokens of the step, with or without a target, add up, and begin to be summed over the ranks
-  // (by ZeRO's stage: of every micro-batch, or of the last).  ended(i): after the backward of
-  // micro-batch i.
-  // Every stage of a pipeline is given the same micro-batches.
+  // Runs forward and backward of micro_batches_per_step() micro-batches in the order of the program
+  // (program.h).  Forgets gradients and loads of the step before.  Adds up gradients of the mean
+  // loss over all tokens of the step, with or without a target, and begins to sum them over the
+  // ranks (by ZeRO's stage: after every micro-batch, or after the last).  ended(i) is called after
+  // the backward of micro-batch i.  Every stage of a pipeline is given the same micro-batches.
   void step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
   void step(std::span<const MicroBatch> batches) {
     step(batches, [](int64_t) {});
   }
-  // After: step.  Waits until gradients and loads are those of all ranks; downloads losses and
-  // loads, for which nothing waited before.
+  // To be called after step.  Waits until gradients and loads are those of all ranks, and downloads
+  // losses and loads, for which nothing waited before.
   void reduce();
-  // After: reduce.  Losses of the targets here, which the last stage of a pipeline has; on meta
-  // their count alone.
+  // The losses of the targets here, valid after reduce.  The last stage of a pipeline has them; on
+  // meta there is their count alone.
   const LossSum& losses() const { return losses_; }
-  // Forward only: losses of the targets here, as losses() gives them.  Weights, gradients and
-  // step_loads() stay as they are; loads() and saved() are then of this micro-batch.  Not inside a
-  // step, which reaches from its beginning to the update or to the decision to leave it out.
+  // Runs forward only and gives the losses of the targets here, as losses() does.  Weights,
+  // gradients and step_loads() stay as they are; loads() and saved() are then of this micro-batch.
+  // Not to be called inside a step, which lasts until the update or the decision to skip it.
   LossSum evaluate(const MicroBatch& batch);
 
-  // Losses of one micro-batch, or of several, of every rank that saw other tokens, added up.
+  // Adds up the losses of all ranks that saw different tokens, of one micro-batch or of several.
   LossSum over_ranks(const LossSum& here, std::string_view label) const;
-  // Adds up what ranks that keep other parts of the same state say of it; on meta, this rank's.
+  // Adds up a number over all ranks that keep parts of the state; on meta, gives this rank's.
   double sum_over_ranks(double here, std::string_view label) const;
 
-  // The parts of the trained tensors kept here: values and, valid from reduce on, gradients.
+  // The parts of the trained tensors that are kept here: values, and gradients, which are valid
+  // from reduce on.
   const std::vector<Parameter>& parameters() const;
-  // How ZeRO cuts the unit among the ranks that share it.
+  // The cuts that ZeRO makes of a unit among the ranks that share it.
   const Shards& shards_of(int64_t unit) const;
   // Zero::gather_cost, of this step or evaluation.
   kernels::Cost gather_cost(int world_rank) const;
   // Balancing biases of the blocks here: whole, and equal on all ranks of the stage.
   std::vector<Piece> buffers() const;
-  // Into checkpoints, for all ranks of the stage.
+  // Whether this rank writes them into checkpoints, for all ranks of the stage.
   bool writes_buffers() const { return groups_.model().rank() == 0; }
-  // Parameters and buffers as a checkpoint sees them.  to_write: what this rank writes, so that all
-  // ranks together write each element once (pieces_to_write).
+  // Parameters and buffers as a checkpoint sees them.  to_write: only the pieces that this rank
+  // writes, so that all ranks together write each element once (pieces_to_write).
   std::vector<Piece> pieces(bool to_write) const;
-  // Every trained tensor and every buffer of the whole model, wherever it is kept: what it is, no
-  // boxes, no data.
+  // Descriptions of every trained tensor and every buffer of the whole model, wherever it is kept:
+  // no boxes, no data.
   std::vector<Parameter> all_parameters() const;
   std::vector<LogicalTensor> all_buffers() const;
 
-  // Makes the matrices of Muon orthogonal where ranks keep parts of them.  parameters:
+  // The part of Muon that makes matrices orthogonal, where ranks keep parts of them.  parameters:
   // those above, with kinds and numbers of matrices as the recipe chooses (optim::apply_spec).
-  // This must outlive the result.
+  // This model must outlive the result.
   std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
                                                  const std::vector<Parameter>& parameters) const;
 
-  // Loads of experts (step_loads.h): loads, of the last micro-batch, are of all data ranks where
-  // moe.balance.scope is micro_batch; those of the step after reduce.
+  // Loads of experts (step_loads.h).  loads() are of the last micro-batch: of all data ranks where
+  // moe.balance.scope is micro_batch.  Those of the step are of all data ranks after reduce.
   std::span<const Tensor> loads() const { return loads_->found(); }
   std::span<const Tensor> step_loads() const { return loads_->of_step(); }
-  // Of all blocks of the model, on the host; on meta zeros.
+  // The loads of all blocks of the model in the step, on the host; zeros on meta.
   std::span<const std::span<const int64_t>> all_step_loads() const {
     return loads_->of_step_everywhere();
   }
   bool has_router_losses() const;  // the whole model
-  // The activations that forward kept of the last micro-batch; of the last chunk of a stage.
+  // The activations that forward kept of the last micro-batch, in the last chunk of a stage.
   const nn::Saved& saved() const { return *last_saved_; }
 
   const Recipe& recipe() const { return recipe_; }
@@ -156,7 +156,7 @@ class RankModel {
   const Groups& groups() const { return groups_; }
   // The most that the deferred products of a micro-batch took; 0 where none are deferred.
   int64_t late_peak_bytes() const;
-  // Every group in which this rank says anything.
+  // Every group in which this rank communicates.
   std::vector<const comm::Group*> all_groups() const;
 
  private:
@@ -175,9 +175,9 @@ class RankModel {
 
   nn::Keep keep() const;
   CpSplit cp_split() const;
-  int cp_rank() const;  // of it
+  int cp_rank() const;  // this rank's number in the split
   bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
-  nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
+  nn::TokenCounts token_counts() const;  // this rank's, in a micro-batch
   void load(int64_t number, const MicroBatch& batch);
   void take_local(std::span<const int32_t> whole, const Tensor& out);
   nn::ModelCall call();
@@ -203,20 +203,20 @@ class RankModel {
   std::vector<Arena> late_arenas_;
   std::vector<std::unique_ptr<nn::LateProducts>> late_;
   Tensor ids_, targets_;
-  int64_t loaded_ = -1;      // the micro-batch of which these are
-  int64_t num_targets_ = 0;  // of it; on meta every token
+  int64_t loaded_ = -1;      // the micro-batch that these hold
+  int64_t num_targets_ = 0;  // of that micro-batch; on meta every token
   std::optional<LossTable> loss_table_;
   LossSum losses_;  // of the step
   std::optional<StepLoads> loads_;
-  // Where the tokens of this rank's stream stand in a micro-batch, and room for a list of them.
+  // The places of this rank's tokens in a micro-batch, and room for a list of these tokens.
   std::vector<int64_t> whole_rows_;
   std::vector<int32_t> local_;
-  kernels::Sequence sequence_;  // of ranks that share no sequences
+  kernels::Sequence sequence_;  // used where ranks share no sequences
   nn::LocalExchange local_exchange_;
   std::unique_ptr<CpSequence> cp_;           // null: cp 1 and tsp 1
   std::unique_ptr<EpExchange> ep_;           // null: ep 1
   std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
-  std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys
+  std::unique_ptr<HeadSums> head_sums_;      // null: no ranks share keys
   std::unique_ptr<TpSums> layer_sums_;       // null: tp 1
   std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial
   std::unique_ptr<PpTransfers> pp_;          // null: pp 1

@@ -1,4 +1,4 @@
-// Losses of a RankModel: of an evaluation, of the targets and routers here, and of all ranks.
+// The losses of a RankModel: in an evaluation, in a step, and over all ranks.
 #include <algorithm>
 #include <array>
 

@@ -1,4 +1,4 @@
-// What a RankModel keeps of the model's tensors, as optimizers and checkpoints see it.
+// The parts of the model's tensors that a RankModel keeps, as optimizers and checkpoints see them.
 #include "ashlar/nn/init.h"
 #include "ashlar/parallel/rank_model.h"
 #include "ashlar/parallel/zero.h"

@@ -1,12 +1,12 @@
-// How it works.  A schedule is two numbers for each stage: how many forwards come first, and by how
-// many backwards the weights' part is late.  The k-th forward of a stage, and the k-th backward, is
-// of the same pair on every stage (pair_of), so that neighbours agree on the order of what they
-// send without asking.
+// How it works.  A schedule is two numbers for each stage: the number of forwards that come first,
+// and the number of backwards by which the weights' part is late.  The k-th forward is of the same
+// pair on every stage (pair_of), and so is the k-th backward, so neighbours agree on the order of
+// their messages without communicating.
 //
 // with_transfers walks over the actions of a stage.  An Inbound is a channel that ends here: its
-// receives in the order in which the neighbour sends, of which the first `posted` stand in the
-// program, and `read` have been read.  The result is run by the simulation before it is handed out,
-// in the strictest way: every send waits until it is taken.
+// receives in the order in which the neighbour sends; the first `posted` of them are in the
+// program, and the first `read` have been read.  The simulation runs the result before it is
+// returned, in the strictest way: every send waits until it is received.
 #include "ashlar/parallel/schedule.h"
 
 #include <algorithm>
@@ -45,8 +45,8 @@ void check(Schedule schedule, int num_stages, int num_chunks, int64_t micro_batc
                  below + num_stages);
 }
 
-// Of the k-th forward, or the k-th backward: p micro-batches through a chunk, then the same through
-// the next, and after the last chunk the next p micro-batches.
+// The pair of the k-th forward or backward: p micro-batches run through a chunk, then the same ones
+// through the next, and after the last chunk come the next p micro-batches.
 Action pair_of(Kind kind, int64_t k, int num_stages, int num_chunks) {
   const int64_t in_round = k % (num_stages * num_chunks), round = k / (num_stages * num_chunks);
   const int64_t chunk = in_round / num_stages;
@@ -65,7 +65,7 @@ int64_t num_first_forwards(Schedule schedule, int stage, int num_stages, int num
 bool is_forward(const Action& action) {
   return action.kind == Kind::kForward;
 }
-bool makes_gradient(const Action& action) {  // of the chunk's input
+bool makes_gradient(const Action& action) {  // that of the chunk's input
   return action.kind == Kind::kBackward || action.kind == Kind::kInputs;
 }
 
@@ -85,7 +85,7 @@ class Lowering {
     std::vector<Action> out;
     std::set<Pair> forwarded;
     for (const Action& action : programs_[size_t(stage)]) {
-      // Inputs take slots: a slot more before a forward, when the backward before it has freed one.
+      // Inputs take slots, so a forward needs one more, which the backward before it has freed.
       activations.post(
           is_forward(action), action, [&](const Action&) { return is_forward(action); }, out);
       gradients.post(
@@ -105,10 +105,10 @@ class Lowering {
  private:
   struct Inbound {
     std::vector<Action> receives;
-    std::map<Pair, int64_t> index_of;  // in receives
+    std::map<Pair, int64_t> index_of;  // into receives
     int64_t posted = 0, read = 0;
 
-    // Posts before an action what it reads and the one after that, as far as they may come yet.
+    // Posts, before an action, the receive that it reads and the next one, if they may come yet.
     void post(bool reads, const Action& action, function_ref<bool(const Action&)> may_come,
               std::vector<Action>& out) {
       const auto found = index_of.find(pair(action));
@@ -122,7 +122,7 @@ class Lowering {
     }
   };
 
-  // The receives of a channel that ends at this stage, in the order in which its neighbour sends.
+  // The receives of a channel that ends at this stage, in the order of the neighbour's sends.
   Inbound arriving(int stage, bool activations) const {
     Inbound channel;
     if (p_ == 1) return channel;

@@ -1,13 +1,14 @@
-// Pipeline schedules, as data: in which order every stage of a pipeline runs its micro-batches, and
-// where it sends and receives.
+// Pipeline schedules, as data: the order in which every stage of a pipeline runs its micro-batches,
+// and its sends and receives.
 //
 // p stages (the ranks along pp) hold the blocks in their order.  A stage holds v chunks of them:
 // chunk c of stage s is virtual stage c p + s of v p.  Virtual stage n sends its output to n + 1,
-// which sends the gradient of it back.  Chunks need not be equally long: schedules know no blocks.
+// which sends the gradient of that output back.  Chunks may differ in length: schedules know no
+// blocks.
 //
 //   schedule      order of stage s
 //   kGpipe        all forwards, then all backwards
-//   k1f1b         p - s - 1 forwards; then forward and backward in turns; then the backwards left
+//   k1f1b         p - s - 1 forwards; then forward and backward in turn; then the other backwards
 //   kInterleaved  1F1B over chunks, p micro-batches at a time through each of them, after
 //                 2 (p - s - 1) + (v - 1) p forwards
 //   kZeroBubble   1F1B with backward in two parts: the weights' part of a micro-batch runs s
@@ -22,15 +23,15 @@
 // in the weights' part, so that sums of gradients over micro-batches have the order of one rank.
 //
 // Memory  the most (chunk, micro-batch) pairs that stage s keeps between forward and the end of
-// backward, of m micro-batches (num_slots of the program without transfers):
+// backward, in a step of m micro-batches (num_slots of the program without transfers):
 //
 //   kGpipe       m              kInterleaved   min(m v, 2 (p - s - 1) + (v - 1) p + 1)
 //   k1f1b        min(m, p - s)  kZeroBubble    min(m, p)
 //
-// A receive is posted before the forward of the pair before it, and takes the slot of its own pair:
-// where a stage receives there is one slot more, but never more than there are pairs.
+// A receive is posted before the forward of the previous pair, and takes the slot of its own pair:
+// a stage that receives has one slot more, but never more slots than pairs.
 //
-// Errors  kConfig: a schedule that these numbers do not allow.
+// Errors  kConfig: these numbers do not allow the schedule.
 #pragma once
 
 #include <span>
@@ -44,29 +45,29 @@ namespace ashlar::parallel {
 using Programs = std::vector<std::vector<Action>>;  // by stage
 
 // Forward and backward (kForward, kBackward; kZeroBubble: kForward, kInputs, kWeights) of every
-// micro-batch.  num_chunks: v, of every stage; 1 but for kInterleaved, which needs 2 or more, and
-// micro-batches that the stages divide.
+// micro-batch.  num_chunks: v, of every stage; 1 except for kInterleaved, which needs 2 or more and
+// a number of micro-batches that p divides.
 Programs compute_order(Schedule schedule, int num_stages, int num_chunks, int64_t micro_batches);
 
-// Adds what stages send and receive.  A channel is a first-in-first-out queue from one neighbour to
-// another, of activations or of gradients; stage p - 1 and stage 0 are neighbours where there are
-// chunks.  What an executor may rely on:
+// Adds the sends and receives of all stages.  A channel is a first-in-first-out queue of
+// activations or of gradients from one neighbour to another; stage p - 1 and stage 0 are neighbours
+// where there are chunks.  An executor may rely on this:
 //
-//   - the k-th send of a channel meets its k-th receive, and they mean the same pair
-//   - a receive stands before the action that reads it; at most two receives of a channel are
-//     posted and not read yet; that of a gradient stands behind the forward of its pair
-//   - the programs run to their end even where a stage stops in every send until the other side has
-//     taken it; receives are posted only, and waited for by the action that reads what they bring
+//   - the k-th send of a channel meets its k-th receive, and both are of the same pair
+//   - a receive comes before the action that reads it; at most two receives of a channel are posted
+//     and not yet read; the receive of a gradient comes after the forward of its pair
+//   - the programs run to their end even if every send blocks until it is received; receives are
+//     only posted, and the action that reads the message waits for it
 //
-// A neighbour's order of sends is this stage's order of receives, so that any programs may be given
-// in which actions can run at all.
+// A neighbour's order of sends is this stage's order of receives, so any programs whose actions can
+// run at all may be given.
 Programs with_transfers(const Programs& programs);
 
-// Memory of (chunk, micro-batch) pairs: taken by the first action that names a pair, free after the
-// last one.
+// Memory of (chunk, micro-batch) pairs: the first action that names a pair takes a slot, and the
+// last one frees it.
 struct Slots {
   int count = 0;
-  std::vector<int> of;  // by action: 0 .. count - 1
+  std::vector<int> of;  // each action's slot: 0 .. count - 1
 };
 Slots slots_of(std::span<const Action> program);
 int num_slots(std::span<const Action> program);

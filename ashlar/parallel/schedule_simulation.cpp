@@ -1,9 +1,9 @@
-// How it works.  Stages go on in turns, each as far as it can, until none can.  Times do not depend
-// on the turns: who meets whom follows from the order in the programs alone.
+// How it works.  Stages take turns, and each runs as far as it can, until none can.  Times do not
+// depend on the turns, because the order in the programs alone decides which messages meet.
 //
-//   arrival   when a pair's input, or the gradient of its output, is there: set by a channel where
-//             programs have transfers, by the neighbour's action itself where they have none
-//   channel   sends and receives that were posted; the first `num_met` of each have met
+//   arrival   the time at which a pair's input, or the gradient of its output, arrives: set by a
+//             channel if programs have transfers, else by the neighbour's action
+//   channel   the sends and receives that were posted; the first `num_met` of each have met
 #include "ashlar/parallel/schedule_simulation.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ class Run {
   struct Stage {
     size_t at = 0;
     double now_s = 0;
-    bool posted = false;  // the send at `at`, and it is waited for
+    bool posted = false;  // the send at `at` is posted, and the stage waits for it
   };
   struct Post {
     int stage;
@@ -67,7 +67,7 @@ class Run {
     size_t num_met = 0;
     double free_s = 0;
   };
-  // Virtual stage, micro-batch, whether it is a gradient.
+  // Key: virtual stage, micro-batch, whether it is a gradient.
   using Arrival = std::tuple<int, int, bool>;
 
   static bool is_transfer(Kind kind) { return kind >= Kind::kSendForward; }
@@ -83,7 +83,7 @@ class Run {
   Interval& time_of(const Post& post) { return result_.times[size_t(post.stage)][post.index]; }
   int virtual_stage(int stage, const Action& action) const { return action.chunk * p_ + stage; }
 
-  // Runs a stage's next action; false if it has none, or must wait.
+  // Runs a stage's next action; false if it has none or must wait.
   bool advance(int stage) {
     Stage& here = stages_[size_t(stage)];
     if (here.at == programs_[size_t(stage)].size()) return false;
@@ -127,7 +127,7 @@ class Run {
   bool transfer(const Post& post) {
     const Action& action = action_of(post);
     const bool sends = is_send(action.kind), gradient = of_gradient(action.kind);
-    const int to_end = gradient ? -1 : 1;  // the way that a message goes
+    const int to_end = gradient ? -1 : 1;  // the direction of a message
     const int from = sends ? post.stage : (post.stage - to_end + p_) % p_;
     Channel& channel = channels_[{from, gradient}];
     Stage& here = stages_[size_t(post.stage)];
@@ -137,7 +137,7 @@ class Run {
       meet(channel);
     }
     if (!sends || sends_ == Sends::kPost) return true;
-    // Waits until what it has posted last is taken.
+    // Waits until its last send is received.
     here.posted = channel.num_met < channel.sends.size();
     if (here.posted) return false;
     here.now_s = std::max(here.now_s, time_of(post).end_s);
@@ -184,7 +184,8 @@ class Run {
   int num_chunks_ = 1;
   bool transfers_ = false;
   std::vector<Stage> stages_{size_t(p_)};
-  std::map<std::pair<int, bool>, Channel> channels_;  // by where it begins, and what goes
+  std::map<std::pair<int, bool>, Channel>
+      channels_;  // by the stage that sends, and whether gradients
   std::map<Arrival, double> arrivals_;
   std::set<std::tuple<int, int, Kind>> ended_;  // virtual stage, micro-batch
   double busy_s_ = 0;

@@ -1,12 +1,14 @@
-// How it works.  The state, its units and buckets, and who keeps what, for three ranks:
+// How it works.  The state with its units and buckets, and the rank that keeps each element, for
+// three ranks:
 //
 //   units        |             0             |         1         |
 //   buckets      |    0    |    1    |   2   |    0    |    1    |
 //   contiguous   |0000000000000000|1111111111111111|2222222222222|
 //   bucketed     |000111222|000111222|0011222|000111222|000111222|
 //
-// `piece` is what a rank has of one bucket, for collectives; `kept` joins the pieces that touch.
-// Cuts stand at multiples of align, counted from the beginning of a unit: units are multiples too.
+// `piece` is a rank's part of one bucket, for collectives; `kept` joins adjacent pieces.  Cuts are
+// at multiples of align, counted from the beginning of a unit; the lengths of units are multiples
+// too.
 #include "ashlar/parallel/shards.h"
 
 #include <algorithm>
@@ -48,7 +50,7 @@ Range Shards::bucket(int64_t unit, int64_t index) const {
 Range Shards::piece(int64_t unit, int64_t index, int rank) const {
   const Range whole = bucket(unit, index);
   if (layout_ == ShardLayout::kContiguous) {
-    // Ranks in order cut the bucket in order, those before and after it in empty pieces at its
+    // The ranks cut the bucket in their order; those that keep none of it have empty pieces at its
     // ends.
     const auto cut = [&](int r) {
       return std::clamp(cuts_[size_t(r)] - unit_begin_[size_t(unit)], whole.begin, whole.end);

@@ -1,11 +1,11 @@
-// Which rank keeps which elements of a flat state: ZeRO's arithmetic, without ranks or memory.
+// The elements of a flat state that each rank keeps: ZeRO's arithmetic, without ranks or memory.
 //
 // The state is a row of units (nn/model.h), T elements long.
 //   contiguous   the row is cut into N stretches of about the same weight, at multiples of `align`
-//                and preferably at rows or experts of its tensors (tensor/cuts.h); where units and
-//                buckets begin plays no part (ZAYA1, arXiv 2511.17127, cuts anywhere)
+//                and preferably at rows or experts of its tensors (tensor/cuts.h); borders of units
+//                and buckets do not matter (ZAYA1, arXiv 2511.17127, cuts anywhere)
 //   bucketed     every bucket is cut evenly, at multiples of `align`: a rank keeps a slice of each
-// Buckets are the parts of a unit that one collective moves: equal, but for the last of a unit.
+// A bucket is the part of a unit that one collective moves.  All are equal but the last of a unit.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ Range intersect(const Range& a, const Range& b);  // empty: begin == end
 
 class Shards {
  public:
-  // unit_numel: multiples of align.  tensors: where they lie in the whole row, ascending.
+  // unit_numel: multiples of align.  tensors: their stretches of the whole row, ascending.
   // bucket_numel: at least 1; rounded up to a multiple of align.
   Shards(std::vector<int64_t> unit_numel, std::span<const Stretch> tensors, int num_ranks,
          ShardLayout layout, int64_t bucket_numel, int64_t align);
@@ -35,10 +35,10 @@ class Shards {
   int num_ranks() const { return num_ranks_; }
   int64_t num_units() const { return int64_t(unit_numel_.size()); }
   int64_t num_buckets(int64_t unit) const;
-  // Below, ranges count elements of the unit.
+  // The ranges below count elements of the unit.
   Range bucket(int64_t unit, int64_t index) const;
   Range piece(int64_t unit, int64_t index, int rank) const;  // the rank's part of the bucket
-  // The ranges of a unit that the rank keeps: disjoint, in order, each as long as can be.
+  // The ranges of a unit that the rank keeps: disjoint, in order, each as long as possible.
   std::vector<Range> kept(int64_t unit, int rank) const;
   int64_t kept_numel(int64_t unit, int rank) const;
 

@@ -1,6 +1,6 @@
-// How many choices each expert got in a step: of the micro-batches here, then of all ranks.
+// How often each expert was chosen in a step: in the micro-batches of this rank, then on all ranks.
 //
-// Shapes   of a block with experts [E + 1] I64: choices of each expert, then those that chose none.
+// Shapes   for a block with experts [E + 1] I64: choices of each expert, then choices of none.
 #pragma once
 
 #include <span>
@@ -18,23 +18,24 @@ class StepLoads {
   StepLoads(Arena& arena, const nn::ModelWeights& weights);
 
   void begin_step(const kernels::Context&);
-  // After a pass of the chunk: finds the loads that its branches counted, and adds them to the
-  // step's.
+  // To be called after a pass of the chunk: find looks up the loads that its branches counted, and
+  // count adds them to the step's.
   void find(const nn::Saved& saved);
   void count(const kernels::Context&, const nn::Saved& saved);
-  // Adds up what ranks have: of the micro-batch that was found, or of the step.
+  // Adds up the loads of all ranks: those of the micro-batch that was found, or those of the step.
   void sum_found_over(const nn::Saved& saved, comm::Group& ranks);
   void sum_over(comm::Group& ranks);
-  // After the last of these: what of_step_everywhere gives.
+  // To be called after the last sum: fills what of_step_everywhere gives.
   void download(const kernels::Context&);
 
-  // By block with experts: the blocks here, of the last micro-batch and of the step; and of the
-  // step, all blocks of the model, on the host.
+  // Loads by block with experts: of the blocks here, in the last micro-batch and in the step; and
+  // of all blocks of the model in the step, on the host.
   std::span<const Tensor> found() const { return found_; }
   std::span<const Tensor> of_step() const { return of_step_; }
   std::span<const std::span<const int64_t>> of_step_everywhere() const { return everywhere_; }
 
-  // Calls use(number among the blocks here with experts, its load) for those of the chunk.
+  // Calls use(number, load) for the blocks of the chunk that have experts; `number` counts the
+  // blocks here with experts.
   void for_each(const nn::Saved& saved,
                 function_ref<void(size_t number, const nn::ExpertLoad& load)> use) const;
 

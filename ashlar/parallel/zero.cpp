@@ -2,26 +2,26 @@
 // block go through them together.
 //
 //   weights     kept -> gathering -> whole -> ready -> kept
-//     kept        a rank has its shard; where blocks stand in slots, the slot is another block's
+//     kept        a rank has its shard; if blocks take turns in slots, another block has the slot
 //     gathering   start_gather has posted the collectives (Unit::gathering)
 //     whole       bring has waited for them; without shards a unit is always whole
-//     ready       packed, so that kernels may read it (Unit::ready): need brings a unit so far
-//                 It ends when weights_changed, and in stage 3 when another block takes the operand
-//                 slot; in fp64, which reads whole weights, when another takes the weight slot.
+//     ready       bring has packed it, so kernels may read it (Unit::ready).  This ends at
+//                 weights_changed, and in stage 3 when another block takes the operand slot; in
+//                 fp64, which reads whole weights, when another block takes the weight slot.
 //   gradients   free -> being made -> reducing -> kept
-//     being made  begin_gradient gave the block the slot, after what was reduced from it is kept
+//     being made  begin_gradient gave the block the slot, once the shard reduced from it was kept
 //     reducing    start_reduce has posted the collectives (Unit::reducing)
 //     kept        finish_reduce has waited, and added the shard to gradients_ (the first
 //                 micro-batch overwrites); below stage 2 gradients stay where the backward pass
 //                 made them
 //
 //   order of a step   begin; need_root; then acquire and release around every use of the list; a
-//                     backward use begins and ends the block's gradient.  The step ends by
+//                     backward use begins and ends the block's gradient.  The step ends with
 //                     finish_gradients.
-//   prefetch          after each acquire, or release where kernels read whole weights: the list is
-//                     read on from there, and each of the two slots is given to the first unit
-//                     that needs it.  A unit that is ready needs none, unless kernels read it
-//                     there.
+//   prefetch          after each acquire, or after each release if kernels read whole weights:
+//                     looks ahead in the list from there, and gives each of the two slots to the
+//                     first unit that needs it.  A unit that is ready needs none, unless kernels
+//                     read it in the slot.
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ namespace {
 
 using kernels::Context;
 
-constexpr int64_t kNobody = -1;  // who holds a slot that is free
+constexpr int64_t kNobody = -1;  // the block of a free slot
 
 }  // namespace
 
@@ -89,7 +89,7 @@ std::span<const int64_t> Zero::counts_of(int64_t unit, int64_t bucket) {
 }
 
 void Zero::begin(std::span<const nn::Use> uses) {
-  ASHLAR_ASSERT(next_ == uses_.size());  // all uses of the last list
+  ASHLAR_ASSERT(next_ == uses_.size());  // all uses of the last list were acquired
   uses_ = uses;
   next_ = 0;
   for (Block& block : blocks_) block = {};
@@ -109,7 +109,7 @@ void Zero::weights_changed() {
   if (overlap_)
     for (size_t u = 0; u < units_.size(); ++u)
       if (is_root(int64_t(u))) start_gather(int64_t(u));
-  // Whatever comes begins with a forward pass of the first blocks here.
+  // Every next call begins with a forward pass of the first blocks here.
   std::array<bool, 2> taken{};
   model_.weights().for_each_block([&](const nn::Block&, int64_t block) {
     if (!std::exchange(taken[slot_of(block)], true)) prefetch(block);
@@ -178,7 +178,7 @@ void Zero::prefetch_now(int64_t block) {
     if (!units_[size_t(unit)].ready) start_gather(unit);
 }
 
-// The block that was gathered into the slot before is dropped.
+// Drops the block that was gathered into the slot before.
 void Zero::take_slot(int64_t block) {
   int64_t& holder = weight_slot_[slot_of(block)];
   if (holder != kNobody && holder != block)

@@ -1,7 +1,8 @@
-// Data parallelism with ZeRO: what the ranks that hold the same weights and saw other tokens share
-// of the state, and when it travels.  They are the data group (dp x cp x tsp); of heads and widths
-// that tsp ranks divide, its ranks with the same share (dp x cp, and those of tsp that hold the
-// same heads); of experts that ep ranks divide, those with the same ones.
+// Data parallelism with ZeRO: how the ranks that hold the same weights and saw different tokens
+// share the state, and when it is communicated.  These ranks are the data group (dp x cp x tsp);
+// for heads and widths that tsp ranks divide, its ranks with the same share (dp x cp, and the ranks
+// of tsp that hold the same heads); for experts that ep ranks divide, its ranks with the same
+// experts.
 //
 //   stage  a rank keeps whole                   and a shard of         collectives of a step
 //   0      weights, gradients, optimizer state  -                      all_reduce gradients
@@ -9,25 +10,25 @@
 //   2      packed weights                       weights, gradients,    reduce_scatter of every
 //                                               state                  micro-batch, all_gather
 //   3      -                                    the same               and all_gather of a block's
-//                                                                      weights where it runs
+//                                                                      weights when it runs
 //
-// The root unit (nn/weights.h: embedding and all vectors) stays whole in weights and gradients and
-// is reduced and gathered once a step.  Blocks of what is sharded stand in two slots while they
-// run.
-// From stage 1 on kernels read packed operands; row-major weights exist only while a unit is
-// gathered (in fp64, where kernels read them, as long as their operands would).
+// The root unit (nn/weights.h: embedding and all vectors) keeps whole weights and gradients, and is
+// reduced and gathered once a step.  Blocks whose weights or gradients are sharded take turns in
+// two slots while they run.  From stage 1 on kernels read packed operands; row-major weights exist
+// only while a unit is gathered (in fp64, where kernels read them, as long as their operands
+// would).
 //
 // Source   Rajbhandari et al. 2020, arXiv:1910.02054; flat shards that ignore parameter borders:
 //          ZAYA1, arXiv 2511.17127.
-// Types    gradients travel in the stream type; weights of blocks as products read them (bf16 in a
-//          bf16 run), those of the root in the stream type.
+// Types    gradients are sent in the stream type; weights of blocks as products read them (bf16 in
+//          a bf16 run), weights of the root in the stream type.
 // Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks
-//          run forward (stage 3: backward too): those that are used next, as there is room.  A
-//          step's order of operations is the same on every rank.
-// Cut      Of units that tsp ranks divide whole weights are read in every turn (tsp.h): from stage
-//          1 on they are gathered as in stage 3, but for fp64, where they stay.
-// Traffic  of one step of m micro-batches, L blocks and n ranks, in times that every bucket of a
-//          unit is moved; bytes of one bucket are those of the op in comm/group.h, with S the
+//          run forward (stage 3: backward too).  The units that are used next are gathered as far
+//          as there is room.  A step's order of operations is the same on every rank.
+// Cut      Every turn reads the whole weights of units that tsp ranks divide (tsp.h): from stage 1
+//          on they are gathered as in stage 3, except in fp64, where they stay.
+// Traffic  of one step of m micro-batches, L blocks and n ranks: how often every bucket of a unit
+//          is moved.  The bytes of one bucket are those of the op in comm/group.h, with S the
 //          bucket, c_r the piece of it that rank r keeps (shards.h), gradients and weights in the
 //          types above.  n = 1: nothing.  Overlap and recomputation change nothing.
 //
@@ -38,10 +39,10 @@
 //   1, 2   weights    all_gather      1     1
 //   3      weights    all_gather      1     1 + (m - 1) [l > 2] + m [l < L - 1]
 //   0      ends       all_reduce      of a split embedding, after its "gradients", once
-//   1 - 3  ends       all_reduce      of the shard of it, likewise
+//   1 - 3  ends       all_reduce      of its shard, likewise
 //
-//          The last row: forward and backward of a micro-batch each gather all blocks but the two
-//          that the slots still have from what ran before; after an update they have none.  The
+//          Weights in stage 3: forward and backward of a micro-batch each gather all blocks but the
+//          two that the slots still hold from the pass before; after an update they hold none.  The
 //          root's gather and the first two of the next forward begin as soon as weights are
 //          updated.  In a pipeline blocks run in the order of its program (program.h).
 #pragma once
@@ -56,45 +57,46 @@
 
 namespace ashlar::parallel {
 
-// Which products a model of a rank under ZeRO holds at a time.
+// The products that the model of a rank holds at a time under ZeRO.
 nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
                              DType compute);
 
 class Zero final : public nn::Residency {
  public:
-  // optim: says how much state an element has, by which contiguous shards are made even.
+  // optim: determines how much state an element has; contiguous shards have equal state.
   Zero(const kernels::Context&, Allocator&, const ParallelSpec&, const OptimSpec& optim,
        const Groups& groups, nn::Model& model);
 
   int stage() const { return stage_; }
-  // Who shares the unit: the group, and how it is cut among its ranks.
+  // The group that shares the unit, and the cuts of the unit among its ranks.
   comm::Group& ranks_of(int64_t unit) const { return *family_of(unit).ranks; }
   const Shards& shards_of(int64_t unit) const { return family_of(unit).shards; }
-  // So many neighbours of the data group hold other parts of the unit's tensors each.
+  // The number of adjacent data ranks that hold different parts of the unit's tensors.
   int num_parts(int64_t unit) const { return family_of(unit).stride; }
-  // What a rank of the model group keeps of a unit where it is sharded.
+  // The ranges of a sharded unit that a rank of the model group keeps.
   std::vector<Range> kept(int64_t unit, int world_rank) const;
   // The cost of the copies with which a rank of the model group has begun its gathers since the
   // last `begin`: all ranks of a family gather equally often, and each copies what it keeps.
   kernels::Cost gather_cost(int world_rank) const;
-  // The parts of the trained tensors that this rank keeps, and the tensors they are parts of.
+  // The parts of the trained tensors that this rank keeps, and in the same order their tensors.
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  const std::vector<nn::ParameterInfo>& infos() const { return infos_; }  // of the same order
+  const std::vector<nn::ParameterInfo>& infos() const { return infos_; }
 
   // Every rank calls, in this order:
   //
-  //   a step       begin; need_root; forward and backward of the model with this residency, as the
-  //                list says; then finish_gradients; weights_changed if it was applied
+  //   a step       begin; need_root; forward and backward of the model with this residency, in the
+  //                order of the uses; then finish_gradients; weights_changed if it was applied
   //   evaluation   begin, need_root, forward of the blocks; between steps only
   void begin(std::span<const nn::Use> uses) override;
-  // Whether gradients of blocks stay where backward makes them, so that micro-batches add up there.
+  // Whether gradients of blocks stay where backward writes them, so that micro-batches add up
+  // there.
   bool keeps_gradients() const { return stage_ < 2; }
-  // Brings the embedding and all vectors, which everything else reads.
+  // Gathers and packs the embedding and all vectors, which everything else reads.
   void need_root(const kernels::Context& ctx);
-  // After the last backward of the step: reduces what is left and waits.
+  // To be called after the last backward of the step: reduces the remaining gradients and waits.
   void finish_gradients(const kernels::Context&);
-  // After values of parameters() were written: begins to gather them; they are packed before they
-  // are read.
+  // To be called after values of parameters() were written: begins to gather them; they are packed
+  // before they are read.
   void weights_changed();
 
   void acquire(const kernels::Context&, const nn::Use&) override;
@@ -104,25 +106,25 @@ class Zero final : public nn::Residency {
   struct Unit {
     std::vector<comm::Work> gather, reduce;
     bool gathering = false, reducing = false;
-    bool overwrites = false;       // what is reduced is the first of its step
-    bool ready = false;            // its operands are those of the kept weights
+    bool overwrites = false;       // the gradients in reduction are the first of the step
+    bool ready = false;            // its operands are packed from the current weights
     int64_t num_gathers = 0;       // since begin
-    std::vector<Range> kept;       // of this rank
+    std::vector<Range> kept;       // this rank's
     std::vector<int64_t> kept_at;  // where these begin in weights_ and gradients_
   };
   struct Block {
-    int64_t made = 0, to_make = 0;  // gradients since begin, and after that
+    int64_t made = 0, to_make = 0;  // gradients made since begin, and gradients to come
   };
-  // Units that the same ranks share.  With contiguous shards they make one row.  The root is a row
-  // of its own, so that all ranks keep rows of the embedding beside experts, and not a few of them
-  // nothing else; and under tp nearly all of it stands on every tp rank, so that of a shard of it a
-  // rank writes less to checkpoints than of one of blocks.
+  // Units that the same ranks share.  With contiguous shards they form one row.  The root is a row
+  // of its own for two reasons: all ranks keep rows of the embedding beside experts, where a few
+  // would otherwise keep nothing else; and every tp rank holds nearly all of the root, so a rank
+  // writes less of a shard of it to checkpoints than of a shard of blocks.
   struct Family {
     comm::Group* ranks;
-    Shards shards;  // of all units; those of other families are empty here
+    Shards shards;  // for all units; units of other families are empty here
     int stride;     // the ranks of the family are every stride-th of the data group
   };
-  // kHeads: and what is cut by width, where the same ranks share both.
+  // kHeads includes tensors cut by width, if the same ranks share both.
   enum FamilyIndex : size_t { kWhole, kHeads, kWidths, kExperts, kEmbedding, kRoot };
   FamilyIndex index_of(int64_t unit) const;
   const Family& family_of(int64_t unit) const { return families_[index_of(unit)]; }
@@ -131,7 +133,7 @@ class Zero final : public nn::Residency {
   std::vector<Stretch> row_of(const OptimSpec&, std::span<const int64_t> unit_numel) const;
 
   bool sharded() const { return stage_ > 0; }
-  // Whether the unit's operands stay as they are when its whole weights go.
+  // Whether the unit's operands stay valid when its whole weights are dropped.
   bool stays_packed(int64_t unit) const {
     return packed_ && index_of(unit) != kHeads && index_of(unit) != kWidths;
   }
@@ -173,20 +175,20 @@ class Zero final : public nn::Residency {
   const int stage_;
   const bool overlap_;
   const bool packed_;          // kernels read packed operands only
-  const bool slots_are_read_;  // while a block runs, its whole weights are read too
+  const bool slots_are_read_;  // a running block reads whole weights too
   const Mesh mesh_;
-  comm::Group* const ends_;  // null: the embedding stands here alone
+  comm::Group* const ends_;  // null: no other stage holds the embedding
   const std::vector<Family> families_;
-  OwnedTensor weights_, gradients_;  // kept of the blocks, one range after another
+  OwnedTensor weights_, gradients_;  // the kept ranges of the blocks, one after another
   std::vector<Unit> units_;
   std::vector<Block> blocks_;
   std::vector<Parameter> parameters_;
   std::vector<nn::ParameterInfo> infos_;
   std::vector<int64_t> counts_;
-  // The block that holds a slot.
+  // The block in each slot.
   std::array<int64_t, 2> weight_slot_{-1, -1}, operand_slot_{-1, -1}, gradient_slot_{-1, -1};
   std::span<const nn::Use> uses_;
-  size_t next_ = 0;  // of uses_: the first that was not acquired
+  size_t next_ = 0;  // the first of uses_ that was not acquired
 };
 
 }  // namespace ashlar::parallel

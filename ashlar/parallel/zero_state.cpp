@@ -1,5 +1,5 @@
-// What a rank keeps of the state under ZeRO: who shares each unit, where its shard lies, and the
-// parameters that the optimizer sees.
+// The state that a rank keeps under ZeRO: the ranks that share each unit, the place of its shard,
+// and the parameters that the optimizer sees.
 #include <algorithm>
 #include <utility>
 
@@ -9,9 +9,9 @@
 namespace ashlar::parallel {
 namespace {
 
-// What an element weighs, for all that it has of state: the value, and one moment or two.  Of one
-// that n tp ranks keep each writes the n-th part to checkpoints; it weighs (1 + 1/n) / 2 of
-// another, so that neither memory nor writers are uneven.
+// The weight of an element in the cuts, in proportion to its state: the value, and one moment or
+// two.  Each of the n tp ranks that keep an element writes the n-th part of it to checkpoints; such
+// an element weighs (1 + 1/n) / 2 of another, so that neither memory nor writers are uneven.
 int64_t weight_of(const nn::ParameterInfo& info, const nn::Share& share, const OptimSpec& optim,
                   DType stream) {
   constexpr int64_t kOne = 64;
@@ -38,8 +38,8 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
       return kExperts;
     case nn::UnitKind::kEmbedding:
       return kEmbedding;
-    // Copies of the root are cut in one row with those of blocks: alone, its parts on many ranks
-    // would be less than the least size (tensor/pieces.h), so that some ranks write none.
+    // Copies of the root are cut in one row with copies of blocks: alone, its parts on many ranks
+    // would be below the least size (tensor/pieces.h), and some ranks would write none.
     case nn::UnitKind::kRoot:
       return sharded() ? kRoot : kWhole;
     case nn::UnitKind::kBlock:
@@ -48,7 +48,7 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   return kWhole;
 }
 
-// The tensors of the units that have elements, as they lie one after another.
+// The tensors of the units, in the order of memory, without units that are empty.
 std::vector<Stretch> Zero::row_of(const OptimSpec& optim,
                                   std::span<const int64_t> unit_numel) const {
   std::vector<int64_t> unit_begin;
@@ -127,7 +127,7 @@ void Zero::lay_out_shards(Allocator& allocator) {
   if (stage_ >= 2) gradients_ = make_tensor(allocator, stream, {numel}, Tag::kGradients);
 }
 
-// Range number `range` of a unit, as this rank keeps it.
+// Range number `range` of those that this rank keeps of a unit.
 Tensor Zero::kept_weights(int64_t unit, size_t range) const {
   const Unit& u = units_[size_t(unit)];
   if (is_root(unit)) return part(model_.unit_weights(unit), u.kept[range]);
@@ -155,7 +155,7 @@ void Zero::list_parameters() {
   ASHLAR_ASSERT(next == model_.flat().ranges.size());
 }
 
-// `at`: where the placed elements lie.
+// `at`: the place of these elements in the flat state.
 void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
                        const nn::FlatRange& at) {
   const Range all{at.offset, at.offset + at.numel};
