@@ -1,8 +1,8 @@
 // How it works.  All ranks are threads of one run_ranks.  Each has a Rank: its states in the two
-// layouts, its Checkpointer, and a place in Shared for the seconds of what it did last.  slowest()
-// is what everything is timed by: all begin at a barrier, and when all are done rank 0 takes the
-// longest time.  One repeat writes raw, plain, as Ashlar, and then reads each, in another order
-// every time, so that a machine whose speed changes is as fast for all of them.
+// layouts, its Checkpointer, and a place in Shared for the time of its last action.  slowest()
+// times everything: all ranks begin at a barrier, and when all have finished rank 0 takes the
+// longest time.  One repeat writes raw, plain, and as Ashlar, and then reads each, in another order
+// every time, so that a machine whose speed changes is equally fast for all of them.
 #include "ashlar/bench/checkpoint.h"
 
 #include <sys/resource.h>
@@ -43,10 +43,10 @@ void reset_peak() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
-// Stands for forward and backward: multiplications and additions over what the first cache holds.
+// Takes the place of forward and backward: multiplies and adds over data in the first-level cache.
 class Loop {
  public:
-  // As many turns as take so long, alone.
+  // The number of turns that take that long alone.
   explicit Loop(double seconds) {
     const auto start = Clock::now();
     for (; seconds_since(start) < seconds; ++turns_) turn();
@@ -67,7 +67,7 @@ class Loop {
   int64_t turns_ = 0;
 };
 
-// What the ranks of a workload share, and rank 0 collects.
+// The data that the ranks of a workload share and rank 0 collects.
 struct Shared {
   explicit Shared(int ranks) : seconds(size_t(ranks)), wrong(size_t(ranks)) {}
   std::vector<double> seconds;
@@ -110,13 +110,13 @@ class Rank {
   }
 
  private:
-  // A group of so many ranks, null for those that are not of it.
+  // A group of the first `num` ranks; null for the others.
   static std::unique_ptr<comm::Group> first(comm::Group& ranks, int num, const char* name) {
     return ranks.split(name, [&](int rank) { return comm::SplitKey{rank < num ? 0 : -1, rank}; });
   }
   bool leads() const { return ranks_.rank() == 0; }
   void settle() { ranks_.barrier("settle").wait(); }
-  // A disk with bursts has them again after a while.
+  // A disk with a budget for bursts regains it after a while.
   void rest() {
     settle();
     if (leads()) files_.pause(options_.rest_s);
@@ -156,7 +156,7 @@ class Rank {
     return bytes;
   }
 
-  // What one repeat wrote makes room for the next, so that all write where something was before.
+  // The files of one repeat are removed before the next, so that all write over used space.
   void remove_written() {
     if (options_.baselines)
       for (const char* name : {"raw", "plain"}) fresh_directory(below(name));
@@ -166,8 +166,8 @@ class Rank {
     settle();
   }
 
-  // Whatever writes or reads finds the machine as the one before left it, with memory that was just
-  // given back, say, so that every repeat has another order.
+  // Each part finds the machine as the part before left it, for example with memory that was just
+  // freed, so every repeat has another order.
   static void in_turn(int repeat, std::vector<std::function<void()>> all) {
     std::ranges::rotate(all, all.begin() + repeat / 2 % int(all.size()));
     if (repeat % 2 == 1) std::ranges::reverse(all);
@@ -223,7 +223,7 @@ class Rank {
 
   void save(int64_t step) {
     std::vector<double> alone;
-    slowest(alone, saves_, [&] { loop_->run(); });  // the arena's pages are touched meanwhile
+    slowest(alone, saves_, [&] { loop_->run(); });  // meanwhile the arena's pages are touched
     if (leads()) reset_peak();
     const int64_t held = memory_field("VmRSS");
     settle();
@@ -272,7 +272,7 @@ class Rank {
           load_into(shared_.other_load, step, other_.get(), check,
                     [&](const std::vector<Piece>& pieces) { load(*others_, step, pieces); });
         }};
-    // The readings refer to it, and run after the block below.
+    // The readings refer to it and run after the block below.
     const auto plain = [&](const std::vector<Piece>& pieces) {
       plain_load(files_, below("plain"), pieces);
     };
@@ -313,7 +313,7 @@ class Rank {
     row.rank_bytes = *std::ranges::max_element(by_writer);
   }
 
-  // Cold: nothing of the files is in memory.
+  // Cold: no part of the files is cached.
   void load_into(std::vector<double>& times, const std::string& path, CheckpointState* state,
                  bool check, function_ref<void(const std::vector<Piece>&)> read) {
     if (state) state->clear();
@@ -346,14 +346,14 @@ Summary summary_of(const std::vector<double>& times) {
   return times.empty() ? Summary{} : summarize(times);
 }
 
-// Removes the directory, which was not there before, whether or not the measurement ends well.
+// Removes the directory, which did not exist before, even if the measurement fails.
 class Removal {
  public:
   Removal(FileSystem& files, const std::string& directory) : files_(files), directory_(directory) {}
   ~Removal() {
     try {
       files_.remove_all(directory_);
-    } catch (const Error&) {  // the measurement stands; the directory can be removed by hand
+    } catch (const Error&) {  // the measurement is valid; the directory can be removed by hand
     }
   }
   Removal(const Removal&) = delete;

@@ -85,7 +85,7 @@ class UnsyncedFiles : public FileSystem {
   FileSystem& inner_;
 };
 
-// Calls with every part of a file, several at once, each with memory of its own.
+// Calls `call` for every part of a file, several at once, each with memory of its own.
 void in_calls(int64_t bytes, function_ref<void(std::span<std::byte> part, int64_t at)> call) {
   constexpr int kCallsInFlight = 4;
   constexpr int64_t kBytes = int64_t(4) << 20;
@@ -100,7 +100,7 @@ void in_calls(int64_t bytes, function_ref<void(std::span<std::byte> part, int64_
   });
 }
 
-// Where a stored piece stands: as rank 0 lists it.
+// The place of a stored piece, as rank 0 lists it.
 struct Stored {
   std::string name;
   Box box;
@@ -123,7 +123,7 @@ Box box_of(const Json& offset, const Json& length) {
   return {shape(offset), shape(length)};
 }
 
-// Rank 0: of each piece one rank that holds it, and where in its file.
+// Rank 0's list: for each piece a rank that holds it, and the place in its file.
 std::vector<Stored> assign(const std::vector<std::string>& plans) {
   std::map<std::string, std::vector<Stored>> holders;  // by piece
   std::vector<std::string> order;

@@ -1,4 +1,4 @@
-// What a row of the checkpoint benchmark looks like, as text and as JSON.
+// A row of the checkpoint benchmark as text and as JSON.
 #include <nlohmann/json.hpp>
 
 #include "ashlar/bench/checkpoint.h"

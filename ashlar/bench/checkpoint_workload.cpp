@@ -19,12 +19,13 @@ std::vector<LogicalTensor> tensors(int64_t bytes, const Shape& shape) {
   return list;
 }
 
-// About `count` tensors of so many columns, or fewer of `most` rows.
+// The shape of tensors with `columns` columns and 16 to `most` rows, `count` of which have about
+// `bytes` bytes.
 Shape rows_for(int64_t bytes, int64_t count, int64_t most, int64_t columns) {
   return {std::clamp<int64_t>(bytes / (count * columns * size_of(DType::kF32)), 16, most), columns};
 }
 
-// Rank `part` of `parts`, of a dim of so many.
+// The range of a dim that part `part` of `parts` has.
 std::pair<int64_t, int64_t> share(int64_t extent, int part, int parts) {
   return {extent * part / parts, extent * (part + 1) / parts};
 }
@@ -37,7 +38,7 @@ Box part_of(const Shape& shape, int dim, int part, int parts) {
   return box;
 }
 
-// What a rank holds of every tensor; of some it may hold nothing.
+// The part of every tensor that a rank holds, which may be empty.
 std::vector<Parameter> holdings(const CheckpointWorkload& workload, const CheckpointLayout& layout,
                                 int rank) {
   std::vector<Parameter> list;
@@ -100,7 +101,7 @@ std::vector<CheckpointWorkload> checkpoint_workloads(int64_t bytes, int ranks) {
       {"small", "many small tensors", tensors(bytes, {256, 192}), rows, columns},
       {"large", "few large tensors", tensors(bytes, rows_for(bytes, 12, 16384, 4096)), rows,
        columns},
-      // A third: every rank holds all of it.
+      // A third of the tensors, which every rank holds whole.
       {"copies", "what 8 data ranks hold alike",
        tensors(bytes / 3, rows_for(bytes, 48, 4096, 4096)), CheckpointLayout{Cut::kCopies, 8},
        CheckpointLayout{Cut::kCopies, 4}},
@@ -139,7 +140,7 @@ std::vector<Piece> CheckpointState::pieces(bool to_write) const {
   return to_write ? pieces_to_write(kept) : pieces_of(kept);
 }
 
-// body(place in memory, what stands there).
+// Calls body(place in memory, value of the element).
 template <typename F>
 void CheckpointState::for_each_element(F&& body) const {
   for (const Held& held : held_) {

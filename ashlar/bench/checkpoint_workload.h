@@ -1,5 +1,5 @@
-// The states that the benchmark of checkpoints saves: global tensors, and what each rank holds of
-// them before and after.
+// The states that the checkpoint benchmark saves: global tensors, and the parts that each rank
+// holds before and after.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class Cut : uint8_t {
   kColumns,  // equal ranges of the last dim
   kFlat,     // equal ranges of all elements of all tensors, laid end to end
   kCopies,   // every rank holds everything
-  kGrid,     // rows over `tp` ranks; what these hold flat over the others
+  kGrid,     // rows over `tp` ranks, whose parts are cut flat over the others
 };
 
 struct CheckpointLayout {
@@ -28,12 +28,12 @@ struct CheckpointLayout {
 struct CheckpointWorkload {
   std::string name, what;
   std::vector<LogicalTensor> tensors;  // fp32
-  CheckpointLayout saved, other;       // other: what it is loaded into besides
+  CheckpointLayout saved, other;       // other: a second layout to load into
   int64_t bytes() const;               // of the tensors, each counted once
 };
 
-// All workloads, each of about so many bytes; those that a single layout makes sense for are saved
-// by so many ranks.
+// All workloads, each of about `bytes` bytes.  A workload that makes sense with a single layout is
+// saved by `ranks` ranks.
 std::vector<CheckpointWorkload> checkpoint_workloads(int64_t bytes, int ranks);
 
 // One rank's part of a state, in memory of its own.
@@ -42,10 +42,10 @@ class CheckpointState {
   CheckpointState(const CheckpointWorkload& workload, const CheckpointLayout& layout, int rank);
   std::vector<Piece> pieces(bool to_write) const;
   int64_t bytes() const { return int64_t(memory_.size() * sizeof(float)); }
-  // Every element is a function of its tensor and its place there, so that all layouts agree.
+  // Every element is a function of its tensor and its place in it, so that all layouts agree.
   void fill();
   void clear();
-  int64_t wrong_elements() const;  // that fill() would make otherwise
+  int64_t wrong_elements() const;  // elements that differ from those of fill()
 
  private:
   template <typename F>

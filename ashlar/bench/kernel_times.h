@@ -1,4 +1,4 @@
-// What benchmarks of single kernels share: the clock, and the machine beside which times stand.
+// The common parts of benchmarks of single kernels: the clock, and the machine of the times.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ struct KernelTime {
   double flops() const { return flop / median_s; }
 };
 
-// Warms up, then repeats for so many seconds, and 5 times at least; wall clock over all threads.
+// Warms up, then repeats for `seconds`, and at least 5 times; wall clock over all threads.
 KernelTime time_kernel(double flop, double seconds, function_ref<void()> body);
 
 struct KernelMachine {
   std::string isa, compute;
   int threads = 0;
-  double peak_flops = 0;  // what registers sustain, all threads
+  double peak_flops = 0;  // sustained by registers, on all threads
   // "amx compute BF16 threads 2, peak 6600 GFLOP/s"
   std::string text() const;
 };

@@ -82,7 +82,7 @@ class LinearCase {
   Tensor zeros(DType dtype, const Shape& shape) {
     return owned_.emplace_back(make_tensor(allocator_, dtype, shape, Tag::kInput)).tensor;
   }
-  // Uniform numbers around 0, or of one sign; keys of so many channels are of length 1 or less.
+  // Uniform numbers around 0, or of one sign; keys have a length of at most 1.
   Tensor random(DType dtype, const Shape& shape, int sign) {
     const Tensor from = zeros(DType::kF32, shape), to = zeros(dtype, shape);
     const Rng rng(uint64_t(owned_.size()), "linear attention");

@@ -1,5 +1,5 @@
-// Speed of the recurrence of linear attention, forward and backward, beside the peak of the
-// machine's registers and its floor: max(flop / peak, bytes / triad).
+// The speed of the recurrence of linear attention, forward and backward, compared with the peak of
+// the machine's registers and with its floor: max(flop / peak, bytes / triad).
 //
 // Every row warms up, then repeats for about 0.3 s; times are wall clock over all threads.
 #pragma once
@@ -13,7 +13,7 @@ struct RecurrenceRow {
   std::string name, op;  // "delta", "backward"
   int64_t tokens;
   kernels::RecurrenceShape shape;
-  double bytes = 0;  // as flop: as recurrence.h counts them
+  double bytes = 0;  // like flop, as recurrence.h counts them
   KernelTime time;
 };
 

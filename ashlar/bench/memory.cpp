@@ -52,7 +52,7 @@ MemoryCase measure(const Recipe& recipe, const MemoryOptions& options) {
   MemoryCase fullest;
   fullest.sequence_length = recipe.data.sequence_length;
   std::mutex mutex;
-  const auto fail = [](std::string_view) {};  // under a launcher only, which the caller refuses
+  const auto fail = [](std::string_view) {};  // called under a launcher only, which is refused
   train::start_ranks(recipe, {options.num_ranks, fail}, [&](const train::RankResources& resources) {
     std::vector<double> seconds;
     const int64_t planned = train_rank(recipe, resources, options.steps, seconds);
@@ -83,8 +83,8 @@ std::vector<MemoryCase> measure_memory(
       options.layouts.empty() ? std::vector<std::string>{""} : options.layouts;
   const std::vector<int64_t> lengths =
       options.lengths.empty() ? std::vector<int64_t>{0} : options.lengths;
-  // All of them are read before the first runs: a mistake in the last costs no time.  Layouts of a
-  // length run one after another, since the speed of a machine drifts.
+  // All recipes are read before the first runs, so that a mistake in the last costs no time.  The
+  // layouts of a length run one after another, since the speed of a machine drifts.
   std::vector<std::pair<std::string, Recipe>> recipes;
   for (const int64_t length : lengths)
     for (const std::string& layout : layouts) {

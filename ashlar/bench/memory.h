@@ -1,8 +1,8 @@
-// Peak memory and time of real training steps, of several layouts over several lengths of a
+// Peak memory and time of real training steps, for several layouts and several lengths of a
 // sequence.
 //
-// Each case trains on random tokens with ranks that are threads of this process, each with an
-// allocator of its own, whose peak is the answer; beside it stands what the plan said before.
+// Each case trains on random tokens with ranks that are threads of this process.  Each has an
+// allocator of its own, whose peak is reported beside the peak of the plan.
 #pragma once
 
 #include <functional>
@@ -32,17 +32,17 @@ struct MemoryCase {
 
 // `recipe_with` reads the recipe with more overrides.  Calls `done` after each case.
 // Errors   kLaunch: under a launcher, since the ranks are threads of this process; kConfig: a
-//          layout that so many ranks cannot run; those of train::Trainer.
+//          layout that num_ranks ranks cannot run; those of train::Trainer.
 std::vector<MemoryCase> measure_memory(
     const std::function<Recipe(const std::vector<std::string>& overrides)>& recipe_with,
     const MemoryOptions& options, const std::function<void(const MemoryCase&)>& done);
 
 // One line for each case under a head; MiB.  options: those of the measurement, whose longest
-// layout makes the width of the first column.
+// layout sets the width of the first column.
 std::string memory_head(const MemoryOptions& options);
 std::string to_text(const MemoryCase& c, const MemoryOptions& options);
 std::string to_json_line(const MemoryCase& c, const Recipe& recipe);
-// Peak over length, a line for each layout; and the median of steps.
+// Plots of the peak over the length, and of the median step, with a line for each layout.
 std::string to_svg(const std::vector<MemoryCase>& cases, const std::string& title);
 std::string times_to_svg(const std::vector<MemoryCase>& cases, const std::string& title);
 

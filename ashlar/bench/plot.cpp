@@ -12,9 +12,9 @@ namespace ashlar::bench {
 namespace {
 
 constexpr double kLeft = 80, kRight = 620, kTop = 50, kBottom = 400;
-constexpr double kCharacter = 8;  // of the legend, no narrower than any font's mean
+constexpr double kCharacter = 8;  // width in the legend, at least any font's mean
 
-// Colours that stay apart for people who confuse red and green.
+// Colours that people who confuse red and green can tell apart.
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#000000", "#999933"};
 

@@ -17,8 +17,8 @@ struct Plot {
   std::vector<Series> series;
 };
 
-// Eight series at most look different.  Errors   kConfig: no point at all, or one that is not
-// above 0.
+// At most eight series look different.
+// Errors   kConfig: no point at all, or one that is not above 0.
 std::string to_svg(const Plot& plot);
 
 }  // namespace ashlar::bench

@@ -1,5 +1,5 @@
-// Speed of matrix products and Newton-Schulz at training shapes, beside the peak of the machine's
-// registers.
+// The speed of matrix products and Newton-Schulz at training shapes, compared with the peak of the
+// machine's registers.
 //
 // Every row warms up, then repeats for about 0.1 s; times are wall clock over all threads.
 #pragma once

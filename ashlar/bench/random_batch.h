@@ -1,5 +1,4 @@
-// A micro-batch of random tokens for a trainer, the same in every step: what a measurement trains
-// on.
+// A micro-batch of random tokens on which measurements train, the same in every step.
 #pragma once
 
 #include <vector>
@@ -24,7 +23,7 @@ class RandomBatch {
           int32_t(rng.below(uint64_t(reader) * ids_.size() + t, uint64_t(recipe.model.vocab_size)));
   }
 
-  // One whole step: its micro-batches, the sums over ranks, the update.
+  // Runs a whole step: its micro-batches, the sums over ranks, the update.
   void step(train::Trainer& trainer, int64_t number) const {
     const train::MicroBatch batch{ids_, ids_, sequence_.segments()};
     trainer.run(number, std::vector(size_t(trainer.model().micro_batches_per_step()), batch));

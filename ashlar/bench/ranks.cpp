@@ -1,12 +1,11 @@
-// How it works.  A Subject is a trainer with its own recipe and the times and traffic of its steps;
-// an overlap study has three of them in one process, and lets them run in turn for kRounds rounds,
-// so that a machine whose speed changes slowly is as fast for all three.
-//   Subject::run begins and ends at a barrier (settle): operations of the runs before it are not in
-// its counts, and its own are.  Steps between are not separated, so that what a step leaves to the
-// next one, such as weights that are being gathered, is timed as in training.  Counters of traffic
-// only grow; a run adds what they grew by, warm-up steps included, and means are over all of these.
-//   Every rank computes the same report: the traffic of all ranks goes around as JSON text
-// (all_said).
+// How it works.  A Subject is a trainer with its own recipe and the times and traffic of its steps.
+// An overlap study has three of them in one process, which run in turn for kRounds rounds, so that
+// a machine whose speed changes slowly is equally fast for all three.
+//   Subject::run begins and ends at a barrier (settle), so its counts hold its own operations and
+// none of earlier runs.  The steps in between are not separated, so that work which a step leaves
+// to the next, such as gathers of weights, is timed as in training.  Counters of traffic only grow;
+// a run adds their growth, warm-up steps included, and means are over all of these.
+//   Every rank computes the same report: ranks exchange their traffic as JSON text (all_said).
 #include "ashlar/bench/ranks.h"
 
 #include <algorithm>
@@ -48,7 +47,7 @@ struct Counts {
 
 using Traffic = std::map<Key, Counts>;
 
-// A trainer of this rank and the steps that it ran.
+// A trainer of this rank, with the steps that it ran.
 class Subject {
  public:
   Subject(const Recipe& recipe, const train::RankResources& resources, DType compute)
@@ -65,7 +64,7 @@ class Subject {
     num_counted_ = 0;
   }
 
-  // Steps back to back, so that gathers run on into the next one; the first are not timed.
+  // Runs steps back to back, so that gathers continue into the next one; the first are not timed.
   void run(int64_t warm_up, int64_t steps) {
     settle();
     Traffic before = traffic();
@@ -93,8 +92,8 @@ class Subject {
   }
 
  private:
-  // Waits until all that this rank submitted is done, and the others are as far.  Operations of the
-  // data ranks stand in the lane of the barrier; those of other lanes are waited for in a step.
+  // Waits until all operations that this rank submitted have ended, and those of other ranks too.
+  // Operations of the data ranks are in the lane of the barrier; a step waits for other lanes.
   void settle() { ranks_.barrier("bench").wait(); }
 
   Traffic traffic() const {
@@ -136,8 +135,8 @@ Ordered times_json(const Summary& s) {
           {"p99_s", s.p99},       {"max_s", s.max}, {"steps", s.count}};
 }
 
-// The summary of the rank with the longest median.  Muted ranks do not wait for each other, so that
-// each has a time of its own.
+// The summary of the rank with the longest median.  Muted ranks do not wait for each other, so each
+// has a time of its own.
 Summary slowest(comm::Group& ranks, const Summary& mine) {
   Summary longest = mine;
   for (const std::string& text : comm::all_said(ranks, times_json(mine).dump(), "bench")) {

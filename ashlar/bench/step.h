@@ -1,8 +1,8 @@
-// Where the time of a training step goes: every kernel call of real steps, timed, beside its floor.
+// The times of a training step's parts: every kernel call of real steps, compared with its floor.
 //
 //   floor of a call = max(flop / measured peak, bytes / measured triad);  share = floor / time
 //
-// A call's time runs until the next one begins, so what little happens between calls counts too.
+// A call's time runs until the next call begins, so it includes the little work between calls.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct OpRow {
   std::string op;
   int64_t calls = 0;           // of one step
   double flop = 0, bytes = 0;  // of one step
-  double seconds = 0;          // median over the steps, of their sum within a step
+  double seconds = 0;          // of all calls of a step; median over the steps
   double floor_s = 0;
 };
 
@@ -28,13 +28,13 @@ struct StepReport {
   double peak_flops = 0, triad_bytes_per_s = 0;
 };
 
-// Runs the recipe's step on random tokens: 3 steps to warm up, then `steps` timed.
+// Runs the recipe's step on random tokens: 3 steps to warm up, then `steps` timed ones.
 StepReport measure_step(const Recipe& recipe, int64_t steps);
 
 std::string to_text(const StepReport& report);
 std::string to_json_line(const StepReport& report, const Recipe& recipe);
 
-// Bytes per second of a = b + s c over arrays that no cache holds, all threads; 3 arrays of 64 MiB.
+// Bytes per second of a = b + s c on all threads, over 3 arrays of 64 MiB, which no cache holds.
 double measure_triad(int num_threads);
 
 }  // namespace ashlar::bench

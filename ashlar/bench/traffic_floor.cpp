@@ -11,17 +11,17 @@ namespace {
 
 using comm::Op;
 
-// The numbers that the formulas are made of.
+// The numbers in the formulas.
 struct Sizes {
   double s, a;                 // bytes of an element
   double m, layers, forwards;  // passes of a block in a micro-batch: layers backward, and forward
-  double feed_forwards;        // of its feed-forward: only scaled residuals need them again
+  double feed_forwards;        // passes of its feed-forward: only scaled residuals need it again
   double tokens, hidden;       // T, H of a rank's layers
   double root, blocks;         // parameters of a rank, without experts
   double experts = 0;          // parameters of experts of a rank
-  double routed = 0;           // gradients of weights of experts, of a token in all blocks
-  double row_loads = 0;        // elements that cp ranks add up for the routers' losses
-  // Mixers that read rows before a token, that have keys, and that have states: how often they run.
+  double routed = 0;           // gradients of routing weights, for a token in all blocks
+  double row_loads = 0;        // elements that cp ranks sum for the routers' losses
+  // The passes of mixers that read rows before a token, that have keys, and that have states.
   struct Runs {
     double backward = 0, forward = 0;
   } halos, keys, states;
@@ -82,7 +82,7 @@ double share_of(double n) {
   return (n - 1) / n;
 }
 
-// Of the n ranks of a group with the same parameters.
+// The floors of a group of n ranks with the same parameters.
 void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z,
               const char* group, double n, double root, double blocks) {
   const double share = share_of(n);
@@ -107,7 +107,7 @@ void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Si
   add_zero(floors, p, z, "experts data", n / double(p.ep), 0, z.experts);
 }
 
-// Each border between stages: a rank of p sends over it, or none.
+// The floor of each border between stages, over which one rank of p sends, or none.
 void add_pp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
             const Sizes& z) {
   const ModelKeys& m = recipe.model;
@@ -144,7 +144,7 @@ void add_cp_heads(std::vector<TrafficFloor>& floors, double n, const Sizes& z) {
   add("keys values gradient", backward * key * z.s);
 }
 
-// Recomputation sends none of it again.
+// Recomputation sends nothing again.
 void add_states(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
                 const Sizes& z) {
   const nn::ExchangeNeeds::StateShape& state = z.needs.state;
@@ -170,8 +170,8 @@ void add_states(std::vector<TrafficFloor>& floors, const Recipe& recipe, const P
     floors.push_back({"cp", Op::kSendReceive, "state gradients", bytes});
     return;
   }
-  // Up the ranks forward and down backward; zigzag goes both ways both times.  A rank of n sends
-  // over a border, or none.
+  // Halos go up the ranks in forward and down in backward; with zigzag both ways in both.  One rank
+  // of n sends over a border, or none.
   const double bytes = passes * rows * double(state.numel()) / n;
   for (int64_t rank = 0; rank + 1 < p.cp; ++rank) {
     const std::string up = fmt::format("{}>{} states up", rank, rank + 1),
@@ -188,7 +188,7 @@ void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
             const Sizes& z) {
   const double n = double(p.cp);
   if (n == 1) return;
-  // Borders behind which a rank's stretches of a row go on elsewhere: the row's last has none.
+  // Borders after which a rank's stretches of a row continue elsewhere; the row's last has none.
   const double behind = (p.cp_layout == CpLayout::kZigzag ? 2 : 1) * share_of(n);
   const double message = double(recipe.train.micro_batch) * double(z.needs.halo_numel()) * z.s;
   const double keys = (n - 1) * z.tokens * double(z.needs.key_cols + z.needs.value_cols);
@@ -242,7 +242,7 @@ std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpe
   const nn::Share share = nn::Share::even(0, int(parallel.tp));
   const Sizes sizes(recipe, parallel, share, compute);
   std::vector<TrafficFloor> floors;
-  if (parallel.pp > 1) {  // stages hold other blocks: what else is said differs from rank to rank
+  if (parallel.pp > 1) {  // stages hold different blocks, so other traffic differs between ranks
     add_pp(floors, recipe, parallel, sizes);
     return floors;
   }

@@ -1,5 +1,5 @@
-// What a rank has to send in a step, as closed formulas: the payload of the collectives that a
-// layout needs, without padding.  They know nothing of how it is sent.
+// The bytes that a rank must send in a step, as closed formulas: the payload of the collectives
+// that a layout needs, without padding and whatever the algorithm.
 //
 //   n data ranks (dp x cp), m micro-batches, root and blocks: parameters of a rank; s, a: bytes of
 //   the stream and the activation type; mean over the ranks
@@ -9,16 +9,17 @@
 //   1     reduce_scatter    (n-1)/n (root + blocks) s      all_gather (n-1)/n (root s + blocks a)
 //   2     reduce_scatter    (n-1)/n (root + m blocks) s    the same
 //   3     the same                              all_gather (n-1)/n (root s + g blocks a),
-//         g = 2 m - min(2, L) (2 m - 1) / L: each pass gathers L blocks, but for those two that
-//         stand in the slots when the direction turns
+//         g = 2 m - min(2, L) (2 m - 1) / L: each pass gathers L blocks, except the two that are
+//         in the slots when the direction turns
 //
 //   ep    experts' parameters have rows of their own, over n / ep ranks
-//   pp    m T (H + R) s / pp over each border, forward and backward; R: what MLP routers hand on
+//   pp    m T (H + R) s / pp over each border, forward and backward; R: the width of the MLP
+//         routers' carry
 //
 // Source   arXiv:1910.02054; docs/parallel/cp.md and docs/parallel/tp.md for cp and tp.
-// Limits   Muon's messages, sums among ranks that share a key head, and the few bytes of losses,
-//          norms and loads have no row; nor do rows of experts, which follow from the tokens, and
-//          with pp what stages say within themselves, and borders of virtual stages.
+// Limits   there are no rows for Muon's messages, sums among ranks that share a key head, the few
+//          bytes of losses, norms and loads, or rows of experts, which depend on the tokens; and
+//          with pp none for messages within stages or over borders of virtual stages.
 #pragma once
 
 #include <string>
@@ -34,7 +35,7 @@ struct TrafficFloor {
   std::string group;  // as parallel/mesh.h names it
   comm::Op op;
   std::string label;
-  double bytes = 0;  // of a step
+  double bytes = 0;  // in a step
 };
 
 // parallel: resolved.

@@ -38,14 +38,14 @@ Outcome Run::train() {
   while (!finished() && outcome == Outcome::kDone) {
     traced_->begin_step(counters_.step + 1);
     const auto start = Clock::now();
-    const double stall_before = prefetch_->stall_s();
+    const double stall_before = data_->stall_s();
     if (!step()) {
       log_.info("step {} is left undone", counters_.step + 1);
       outcome = Outcome::kPreempted;
       break;
     }
     const double step_s = seconds_since(start);
-    traced_->end_step(prefetch_->stall_s() - stall_before);
+    traced_->end_step(data_->stall_s() - stall_before);
     check_.require_good();
     if (std::exchange(first, false)) after_first_step();
     if (is_due(recipe_.train.eval_every)) evaluate();
