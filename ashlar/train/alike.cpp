@@ -18,14 +18,14 @@
 namespace ashlar::train {
 namespace {
 
-// The line of a text in which character `at` stands.
+// The line of a text that contains character `at`.
 std::string line_at(const std::string& text, size_t at) {
   const size_t before = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
   const size_t begin = before == std::string::npos ? 0 : before + 1;
   return text.substr(begin, text.find('\n', at) - begin);
 }
 
-// Of the running program; 0 where the system does not show it.
+// The checksum of the running program; 0 if the system does not show it.
 uint64_t build_hash() {
   try {
     return sample_hash(*posix_files()->open("/proc/self/exe"));

@@ -13,13 +13,12 @@
 namespace ashlar::train {
 namespace {
 
-// The rate of the step after so many.
+// The rate of the step that follows `step` others.
 double rate_after(const Recipe& recipe, int64_t steps) {
   return optim::learning_rate(recipe.optim, steps, recipe.train.steps);
 }
 
-// Whether the loss or the gradient of the same weights is another one under another value of the
-// key.
+// Whether the same weights have another loss or gradient under another value of the key.
 bool decides_losses(std::string_view key) {
   constexpr std::array<std::string_view, 8> kKeys{
       "data.train",          "data.validation_fraction", "data.sequence_length", "data.packing",

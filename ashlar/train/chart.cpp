@@ -18,7 +18,7 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // 0 for high, rows - 1 for low.
+  // The row of a value: 0 for the highest, rows - 1 for the lowest.
   int row_of(double value, int rows) const {
     const double share = high > low ? (high - value) / (high - low) : 0.5;
     return std::clamp(int(std::lround(share * (rows - 1))), 0, rows - 1);

@@ -10,13 +10,13 @@ namespace ashlar::train {
 
 using Curve = std::vector<std::pair<int64_t, double>>;  // (step, value), steps not falling
 
-// `loss` as '*' (mean of each column's steps) and `validation` as 'o', with axes; "" for fewer than
-// two steps.
+// Draws `loss` as '*' (the mean of each column's steps) and `validation` as 'o', with axes; "" for
+// fewer than two steps.
 std::string render_chart(const Curve& loss, const Curve& validation, int columns = 64,
                          int rows = 12);
 
-// The curves that the lines of a metrics.jsonl hold; where a resumed run did a step again, the
-// later one counts.
+// The curves in the lines of a metrics.jsonl; if a resumed run did a step again, the later row
+// counts.
 struct RunCurves {
   Curve loss, validation;
 };

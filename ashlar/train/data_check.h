@@ -12,22 +12,22 @@
 
 namespace ashlar::train {
 
-// Without data.verify no method but the constructor is called with an effect.
+// Without data.verify prepare() is not called, and the other methods do nothing.
 class DataCheck {
  public:
   DataCheck(comm::Group& ranks, FileSystem& files, Log& log)
       : ranks_(ranks), files_(files), log_(log) {}
 
-  // Says what is to be read.  All ranks call it.
+  // Logs what will be read.  All ranks call it.
   void prepare(const data::Sources& sources);
-  // Starts the reading, on a rank that does it.  first_step: after which this start began.
+  // Starts the reading, on a rank that does it.  first_step: the step after which this start began.
   void begin(const data::Sources& sources, int64_t first_step);
-  // Throws the error that was found, if any; waits at most so long for the reading to end.
+  // Throws the error that was found, if any; waits at most patience_s for the reading to end.
   void require_good(double patience_s = 0.0);
-  // Before the first save of a start it waits a little for the reading: a run that is shorter than
-  // that would else save what damaged tokens taught it.  All ranks call it.
+  // Waits a little for the reading before the first save of a start: a run that ends before its
+  // reading does would otherwise save weights trained on damaged tokens.  All ranks call it.
   void before_save();
-  // Logs how much was read, where the run ended earlier.
+  // Logs how much was read if the run ended before the reading.
   void report_rest();
   void stop() { verify_.reset(); }
 

@@ -46,7 +46,7 @@ void DryRank::begin() {
   trace_.start();
 }
 
-// Empties the lists, which would become long in steps of many micro-batches.
+// Takes the events off the trace, since steps of many micro-batches would keep long lists.
 void DryRank::drain() {
   std::vector<size_t> num_ended(size_t(trace_.num_lanes()), 0);
   for (const TraceEvent& event : trace_.events()) {

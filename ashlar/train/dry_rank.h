@@ -33,10 +33,9 @@ class DryRank {
           std::optional<StepMemory> step_memory = {});
   DryRank(const DryRank&) = delete;
 
-  // A step in the middle of a run: weights are new, and the gathers that the previous step began
-  // are in flight.
+  // Runs a step as in the middle of a run, where the gathers of updated weights are in flight.
   void step();
-  void update();    // only the part of a step after its last backward: norm, optimizer
+  void update();    // only the end of a step after the last backward: norm, optimizer
   void evaluate();  // one batch
 
   const Trainer& trainer() const { return trainer_; }
@@ -44,7 +43,7 @@ class DryRank {
   StepMemory step_memory() const { return trainer_.peak_memory(); }
   // The place where the workspace reached its peak first: "backward of block 7".
   const std::string& workspace_peak() const { return workspace_peak_; }
-  // Cost and traffic of the last step() or update(), from the events of its trace.
+  // The cost and traffic of the last step() or update(), from the events of its trace.
   const KernelCosts& costs() const { return costs_; }
   // The same for another rank that differs in the place of its shard only: it gathers as often, but
   // copies other amounts before each gather.
@@ -71,7 +70,7 @@ class DryRank {
   struct Moved {
     int64_t launches = 0, sent_bytes = 0, received_bytes = 0;
   };
-  // By group, op and label (texts of the trace).
+  // By group, op and label, which are texts of the trace.
   std::map<std::tuple<std::string, comm::Op, std::string_view>, Moved> traffic_;
   TraceRoom num_events_;
 };

@@ -1,7 +1,7 @@
 // Which datasets of the training blend begin again in a step.
 //
-// An epoch of a dataset is all its samples once.  Where one lasts kLongEpoch steps or more, each is
-// told; of a smaller dataset the second alone is, which says that samples repeat from there on.
+// An epoch of a dataset is all its samples once.  Each epoch that lasts kLongEpoch steps or more is
+// reported; for a smaller dataset only the second, from which on samples repeat.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct EpochBegun {
 class Epochs {
  public:
   Epochs(std::span<const data::Source> sources, const data::LoaderState& state);
-  // What to tell of the steps between the state before and this one.  Allocates where that is
-  // something.
+  // The epochs to report of the steps between the state before and this one.  Allocates only if
+  // there are any.
   std::vector<EpochBegun> advance(const data::LoaderState& state);
 
  private:

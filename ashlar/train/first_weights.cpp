@@ -45,7 +45,7 @@ void warn_of_other_tokenizer(FileSystem& files, const models::ModelSource& sourc
   for (const data::Source& data : sources) {
     const auto& sidecar = data.dataset->sidecar();
     if (!sidecar || sidecar->tokenizer_fingerprint == tokenizer->fingerprint()) continue;
-    // All datasets of a run have the same tokenizer, if they have one.
+    // All datasets of a run have the same tokenizer, if any.
     return log.warn(
         "{} was prepared with tokenizer {:016x} ({}, {} ids) but {} has {:016x} ({}, {} ids), to "
         "which the same ids are other text",

@@ -10,7 +10,7 @@ Health::Health(const HealthSpec& spec)
     : spec_(spec), losses_(size_t(spec.window)), norms_(size_t(spec.window)) {}
 
 std::string Health::spike(double loss, double norm, const Largest& largest, Of of) const {
-  // Called every step, so no text is made before there is a spike.
+  // This runs in every step, so it makes no text unless there is a spike.
   const auto named = [&] {
     return of == Of::kWindow ? fmt::format("of the last {} steps", spec_.window)
                              : std::string("before the skip");

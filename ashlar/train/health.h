@@ -1,16 +1,17 @@
-// Judges every step: finite, and no spike of loss or gradient norm against the last steps.
+// Judges every step: whether loss and gradient norm are finite, and no spike against the last
+// steps.
 //
 //   skipped   a loss or norm that is not finite; once the window is full: a norm above
 //             max_norm_ratio x the largest norm of the window, or a loss above its largest loss +
 //             max_loss_rise
-//   window    the last finite values, those of skipped steps included: what comes again is no
-//             spike but a new level, and is applied
+//   window    the last finite values, including those of skipped steps: a value that comes again is
+//             no spike but a new level, and is applied
 //   budget    max_consecutive_skips steps in a row that are not finite, or max_skips_per_1000
 //             skipped steps of either kind in the last 1000
 //
 // Source  the rule and its defaults were chosen on losses and norms of healthy runs, which have
-//         long tails, and of the same runs with faults put in.  A spike that it lets pass is
-//         bounded by optim.clip_norm.
+//         long tails, and of the same runs with planted faults.  optim.clip_norm bounds a spike
+//         that the rule lets pass.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ namespace ashlar::train {
 struct Verdict {
   bool apply = true;   // false: skip the update
   std::string reason;  // of a skip, with the key that decided
-  std::string level;   // of an applied step that was a spike, had none been skipped before it
+  std::string level;   // of an applied step that would be a spike if none had been skipped before
 };
 
 // The part of the state that a checkpoint keeps.
@@ -34,7 +35,7 @@ struct HealthState {
   std::vector<double> losses, norms;
   int64_t loss_count = 0, norm_count = 0;
   int64_t skipped = 0, non_finite = 0;
-  int64_t consecutive = 0;            // steps that were not finite, up to the last one
+  int64_t consecutive = 0;            // non-finite steps in a row, up to the last step
   std::vector<int64_t> recent_skips;  // steps
 };
 
@@ -42,14 +43,14 @@ class Health {
  public:
   explicit Health(const HealthSpec& spec);
   Verdict judge(int64_t step, double loss, double gradient_norm);
-  // That the budget of skips is used up, and what to do; "" if it is not.
+  // A message that the budget of skips is used up, with the remedy; "" if it is not.
   std::string over_budget() const;
 
   int64_t skipped() const { return state_.skipped; }
   int64_t non_finite() const { return state_.non_finite; }
   HealthState state() const;
   void restore(const HealthState& state);
-  // Empties the windows: what comes cannot be compared with what was.
+  // Empties the windows, when values to come cannot be compared with those before.
   void forget_values();
 
  private:
@@ -57,13 +58,13 @@ class Health {
     double loss, norm;
   };
   enum class Of : uint8_t { kWindow, kBeforeSkip };
-  // What makes the step a spike over the largest values of these steps; "" if it is none.
+  // The reason why the step is a spike over the largest values of these steps; "" if it is none.
   std::string spike(double loss, double norm, const Largest& largest, Of of) const;
 
   HealthSpec spec_;
   Window losses_, norms_;
   std::optional<Largest> before_;  // before the skips that ended with the last finite step
-  HealthState state_;              // counters and recent skips; the windows live above
+  HealthState state_;              // counters and recent skips, without the windows
 };
 
 }  // namespace ashlar::train

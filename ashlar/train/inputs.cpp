@@ -8,7 +8,7 @@ namespace ashlar::train {
 
 namespace {
 
-// Ids that the datasets may hold: those of the tokenizer, and tokens that were added beside it.
+// The ids that datasets may hold: those of the tokenizer, and of tokens added to it.
 int64_t known_ids(const data::Tokenizer& tokenizer, std::span<const data::Source> sources) {
   int64_t count = tokenizer.vocab_size();
   for (const data::Source& source : sources)

@@ -10,25 +10,26 @@
 
 namespace ashlar::train {
 
-// Which of so many readers a rank is: its dp coordinate.  Ranks that share sequences read the same.
+// The number of a rank among the readers: its dp coordinate.  Ranks that share sequences read the
+// same data.
 struct Reader {
   int64_t number = 0, count = 1;
 };
 
-// `tokenizer` may be null: its ids are then not known, and nothing but padding asks for one.
-// Reader r of n reads the r-th n-th of the logical streams.
+// `tokenizer` may be null: its ids are then unknown, and only padding needs one.  Reader r of n
+// reads part r of n of the logical streams.
 data::LoaderOptions loader_options(const Recipe& recipe, std::span<const data::Source> sources,
                                    const data::Tokenizer* tokenizer, const Reader& reader);
 
 // The first train.eval_sequences validation samples in their order: reader r of n reads number r,
-// r + n, r + 2 n, ..., and rows without targets where none is left for it.
+// r + n, r + 2 n, ..., and rows without targets once none is left for it.
 data::LoaderOptions validation_options(const Recipe& recipe, std::span<const data::Source> sources,
                                        const data::Tokenizer* tokenizer, const Reader& reader);
 
-// Says what best-fit packing, which never cuts a document, leaves out, if anything.
+// Logs what best-fit packing, which never cuts a document, leaves out, if anything.
 void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log);
 
-// Says which datasets of a blend that takes the place of another go on, and which begin.
+// Logs which datasets of a blend that replaces another continue, and which begin.
 void report_new_blend(std::span<const data::Source> sources, const data::LoaderState& state,
                       Log& log);
 

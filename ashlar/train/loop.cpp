@@ -24,7 +24,7 @@
 namespace ashlar::train {
 namespace {
 
-// A NaN without its sign, which depends on the instruction that made it and says nothing.
+// A NaN without its sign, which depends on the instruction that made it and has no meaning.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
@@ -79,7 +79,7 @@ void Run::after_first_step() {
 }
 
 void Run::save_the_end(Outcome outcome) {
-  const bool any = counters_.step > 0;  // a run without a step has nothing that it could lose
+  const bool any = counters_.step > 0;  // a run without a step has nothing to lose
   if (outcome == Outcome::kPreempted) {
     const std::string signal = first_said(ranks_, signals_.name(), "signal");
     if (any)
@@ -91,7 +91,7 @@ void Run::save_the_end(Outcome outcome) {
   if (any) saves_->finish(counters_, health_.state(), data_->cursor());
 }
 
-// Lets go of what a slow disk may take long to close, with no rank waiting for another meanwhile.
+// Closes files, for which a slow disk may take long, with no rank waiting for another meanwhile.
 void Run::close() {
   on_threads(ranks_, "end", [&] {
     saves_.reset();
@@ -100,7 +100,7 @@ void Run::close() {
   });
 }
 
-// A person and the other ranks hear of the error before this rank waits for anything.
+// Reports the error to a person and to the other ranks before this rank waits for anything.
 void Run::leave(const std::exception_ptr& error) {
   const bool told = ranks_.fail(error);
   if (saves_) saves_->give_up(told ? "" : report_of(error).message);
@@ -167,7 +167,7 @@ void Run::update(const StepStats& stats, const Verdict& verdict) {
   counters_.tokens += tokens_per_step();
 }
 
-// All that does not follow from the time of the step.
+// The row without the members that follow from the time of the step.
 StepRow Run::row_of(const StepStats& stats, const Verdict& verdict) {
   const MemoryCounts memory = resources_.allocator.counts();
   return {.step = counters_.step,
@@ -190,7 +190,7 @@ StepRow Run::row_of(const StepStats& stats, const Verdict& verdict) {
           .has_targets = stats.num_targets > 0};
 }
 
-// Ends the run, once the budget of skipped steps is used up.
+// Ends the run once the budget of skipped steps is used up.
 void Run::give_up_over_budget() {
   const std::string problem = health_.over_budget();
   if (problem.empty()) return;
@@ -234,7 +234,7 @@ void Run::save() {
   blocked_s_ += seconds_since(start);
 }
 
-// Not within a row of skipped steps: the starts that continued there would end as soon as this one.
+// Saves nothing among skipped steps: starts that continued there would end as soon as this one.
 bool Run::save_if_due() {
   if (!save_due_ || !applied_) return false;
   save_due_ = false;

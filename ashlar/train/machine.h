@@ -1,4 +1,4 @@
-// Machines of a run, as its ranks see them.
+// The machines of a run, as its ranks see them.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 namespace ashlar::train {
 
 std::string host_name();
-// Differs between machines, and between containers of one, which see other processes; "" where the
-// system does not tell.
+// Differs between machines, and between containers of one machine, which see different processes;
+// "" if the system does not show it.
 std::string machine_id();
 
-// Whether no lower rank says the same of its place, such as its machine_id.  Every rank calls it.
+// Whether no lower rank gives the same `place`, such as its machine_id.  Every rank calls it.
 bool is_first_of(comm::Group& ranks, std::string_view place, std::string_view label);
 
 }  // namespace ashlar::train

@@ -13,7 +13,7 @@
 namespace ashlar::train {
 namespace {
 
-// Room for rows that wait for the file.  step() flushes when half of it is full, so that the row of
+// Room for rows that wait for the file.  step() flushes when half of it is used, so that the row of
 // a step fits and allocates nothing.
 constexpr size_t kRoom = RowFile::kRoom;
 
@@ -22,7 +22,7 @@ nlohmann::ordered_json number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
-// A member of a row: written in place, because rows of steps must not allocate.
+// Appends a member to a row, in place because rows of steps must not allocate.
 void put(std::string& row, const char* key, int64_t value) {
   fmt::format_to(std::back_inserter(row), "\"{}\":{},", key, value);
 }
@@ -38,10 +38,10 @@ void put(std::string& row, const char* key, double value) {
   row += ',';
 }
 
-// One line of metrics.jsonl, as far as it matters here.
+// The parts of a line of metrics.jsonl that matter here.
 struct Line {
   bool is_event = false;
-  int64_t step = 0;  // 0: it names none
+  int64_t step = 0;  // 0: the line names none
 };
 // nullopt: a kill cut the line short, or another program wrote it.
 std::optional<Line> parse_line(std::string_view text) {
@@ -54,13 +54,13 @@ std::optional<Line> parse_line(std::string_view text) {
   return Line{is_event, names_step ? step->get<int64_t>() : 0};
 }
 
-// What stays of metrics.jsonl when a start goes on after `step`.
+// The part of metrics.jsonl that stays when a start continues after `step`.
 struct Kept {
-  bool has_rows = false;  // of steps or events, kept or not
-  size_t bytes = 0;       // where the last row of a step up to it ends
-  std::string events;     // the lines of events up to it that stand behind that row
+  bool has_rows = false;  // rows of steps or events, kept or not
+  size_t bytes = 0;       // the end of the last row of a step up to it
+  std::string events;     // the lines of events up to it that follow that row
 };
-// Reads from the end, as far as it has to.
+// Reads from the end, as far back as necessary.
 Kept kept_of(std::string_view text, int64_t step) {
   Kept kept;
   for (size_t end = text.rfind('\n') + 1; end > 0;) {  // npos + 1 is 0
@@ -80,7 +80,7 @@ Kept kept_of(std::string_view text, int64_t step) {
   return kept;
 }
 
-// Whether it may be all that a kill left of a file's first line.
+// Whether the text may be the part of a file's first line that a kill left.
 bool begins_a_row(std::string_view text) {
   for (const std::string_view begin : {R"({"step":)", R"({"event":)"}) {
     const size_t length = std::min(begin.size(), text.size());
@@ -90,7 +90,7 @@ bool begins_a_row(std::string_view text) {
   return false;
 }
 
-// metrics.jsonl without what comes after `step`, which is done again.
+// metrics.jsonl without the rows after `step`, which are done again.
 std::unique_ptr<File> open_after(FileSystem& files, const std::string& path, int64_t step) {
   Kept kept;
   if (const auto info = files.stat(path); info && info->size_bytes > 0) {
@@ -161,7 +161,7 @@ void Metrics::step(const StepRow& row) {
   out += "\"mfu_convention\":\"exact-causal\",";
   put(out, "memory_peak_bytes", row.memory_peak_bytes);
   put(out, "allocations", row.num_allocations);
-  out.back() = '}';  // where the last comma was
+  out.back() = '}';  // replaces the last comma
   out += '\n';
   for (const auto& [tag, value] : {std::pair{"loss", row.loss},
                                    {"lr", row.lr},
@@ -205,7 +205,7 @@ void Metrics::console(const StepRow& row) {
   window_tokens_ = window_steps_ = 0;
 }
 
-// Steps take as long as the last ones; train.max_minutes may end the run before.
+// Assumes that steps take as long as the last ones; train.max_minutes may end the run earlier.
 double Metrics::left_s(int64_t step) const {
   const double of_steps = double(scale_.steps - step) * recent_step_s_;
   if (!scale_.seconds_left) return of_steps;
@@ -252,7 +252,7 @@ void Metrics::sync() {
   board_.file().sync();
 }
 
-// What was trained and saved is not lost with a chart.
+// A chart that fails must not fail the run, which is trained and saved.
 void Metrics::show_curves() {
   try {
     drain();

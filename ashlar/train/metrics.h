@@ -1,13 +1,13 @@
-// One row per optimizer step, to three places: a console line, DIRECTORY/metrics.jsonl,
-// TensorBoard. docs/metrics.md gives every key with its formula.  A step row that is due on no
-// console line allocates nothing.
+// Writes a row for each optimizer step to three places: a console line, DIRECTORY/metrics.jsonl,
+// and TensorBoard.  docs/metrics.md gives every key with its formula.  A row that makes no console
+// line allocates nothing.
 //
-// The files of a run hold every step once, in order, whatever ended its starts: a start goes on
+// The files of a run hold every step once, in order, however its starts ended: a start continues
 // after the rows of the step that it continues from, and rows are on disk before the checkpoint of
 // their step is committed (flush() before the save, sync() before the commit).
 //
-// Nothing here waits for the disk but the constructor, drain() and sync(): threads write (see
-// row_file.h), and what they could not write a later call throws.
+// Only the constructor, drain() and sync() wait for the disk.  Threads write (row_file.h), and a
+// later call throws the error of a failed write.
 #pragma once
 
 #include <functional>
@@ -35,23 +35,23 @@ struct StepRow {
   double tokens_per_s = 0.0, tflops = 0.0, mfu = 0.0;
   int64_t memory_peak_bytes = 0, num_allocations = 0;
   bool applied = true;
-  bool has_targets = true;  // else there is no loss
+  bool has_targets = true;  // false: there is no loss
 };
 
 struct RunScale {
-  int64_t steps = 0;               // of the whole run
+  int64_t steps = 0;               // in the whole run
   double flop_per_token = 0.0;     // exact-causal
   double peak_flops = 0.0;         // measured on this machine
-  bool has_experts = true;         // some block routes tokens; else rows have nothing of balance
-  bool has_router_losses = false;  // which the step's loss has beside the cross entropy
+  bool has_experts = true;         // some block routes tokens; false: rows have no keys of balance
+  bool has_router_losses = false;  // added to the step's cross entropy
   bool shares_experts = false;     // ep > 1
-  // Until train.max_minutes are over; null: there is no limit.
+  // The seconds until train.max_minutes are over; null: there is no limit.
   std::function<double()> seconds_left = {};
 };
 
 class Metrics {
  public:
-  // after_step: what the run continues from; rows of later steps are cut.
+  // after_step: the step that the run continues from; rows of later steps are cut.
   Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale,
           int64_t log_every, int64_t after_step);
   ~Metrics();  // drains; an error is logged
@@ -63,8 +63,8 @@ class Metrics {
   void set_peak(double peak_flops) { scale_.peak_flops = peak_flops; }
   void flush();  // hands everything so far to the threads
   void drain();  // flushes, and returns when the files have it
-  void sync();   // what was flushed is on disk; from any thread
-  // Logs a chart of the run's losses, read back from all rows that all its starts have written.
+  void sync();   // returns when flushed rows are on disk; from any thread
+  // Logs a chart of the run's losses, read back from the rows of all its starts.
   void show_curves();
 
  private:
@@ -77,7 +77,7 @@ class Metrics {
   RunScale scale_;
   int64_t log_every_;
   RowFile jsonl_;
-  std::string pending_;  // lines that were not flushed
+  std::string pending_;  // lines that are not flushed yet
   TensorBoard board_;
   double window_s_ = 0.0, window_stall_s_ = 0.0;  // since the last console line
   int64_t window_tokens_ = 0, window_steps_ = 0;

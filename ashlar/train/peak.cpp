@@ -25,15 +25,15 @@ std::string path_of(const std::string& run_dir) {
 double measure_peak(const kernels::Context& ctx, DType compute, comm::Group& ranks, int local_ranks,
                     int num_cpus) {
   constexpr int kMoments = 3;
-  constexpr double kAlone_s = 0.005, kInTurns_s = 0.015;  // a turn on a CPU is some milliseconds
+  constexpr double kAlone_s = 0.005, kInTurns_s = 0.015;  // a turn on a CPU lasts milliseconds
   const double seconds = local_ranks * ctx.threads->size() > num_cpus ? kInTurns_s : kAlone_s;
   double best = 0.0;
   for (int moment = 0; moment < kMoments; ++moment) {
-    // All work is counted, and the time from the first that begins to the last that ends: whoever
-    // waits for a CPU meanwhile keeps none busy.
+    // Counts all work, and the time from the first beginning to the last end: a thread that waits
+    // for a CPU meanwhile keeps none busy.
     ranks.barrier("peak begins").wait();
     const auto start = Clock::now();
-    std::vector<int64_t> found(size_t(1 + ranks.size()));  // flop of all; nanoseconds of each
+    std::vector<int64_t> found(size_t(1 + ranks.size()));  // flop of all ranks; nanoseconds of each
     found[0] = kernels::flop_within(ctx, compute, seconds);
     ranks.barrier("peak ends").wait();
     found[size_t(1 + ranks.rank())] = std::llround(seconds_since(start) * 1e9);
@@ -67,7 +67,7 @@ std::optional<double> kept_peak(FileSystem& files, const std::string& run_dir,
     if (!kept.is_object() || kept.value("setup", "") != setup) return std::nullopt;
     const double peak = kept.value("peak_flops", 0.0);
     if (std::isfinite(peak) && peak > 0.0) return peak;
-  } catch (const std::exception&) {  // measured anew, and written over
+  } catch (const std::exception&) {  // the peak is measured anew, and the file overwritten
   }
   return std::nullopt;
 }

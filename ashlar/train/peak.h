@@ -1,7 +1,7 @@
-// The peak that MFU is a share of: flop/s of all ranks and threads of a run at once, so that ranks
-// which share CPUs are not counted as if each had them for itself.  A run keeps it in
-// RUN_DIR/peak.json, so that the MFU of all its starts is a share of the same number, as long as
-// they are on such machines, in such numbers, with such threads.
+// The peak that MFU refers to: flop/s of all ranks and threads of a run at once, so that ranks
+// which share CPUs are not counted as if each had them alone.  A run keeps it in RUN_DIR/peak.json,
+// so that the MFU of all its starts refers to one number as long as machines, their number and
+// threads stay alike.
 #pragma once
 
 #include <optional>
@@ -20,10 +20,10 @@ class Peak {
   Peak(const kernels::Context& ctx, DType compute, const RankResources& resources,
        FileSystem& files, std::string run_dir);
   double find();  // flop/s
-  // Threads that have just started may share a CPU for a while: after the first step a new peak is
-  // measured again, and the better of the two moments kept.
+  // Threads that have just started may share a CPU for a while: measures a new peak again after the
+  // first step and keeps the better of the two.
   double improve();
-  bool is_kept() const { return is_kept_; }  // it was found in peak.json
+  bool is_kept() const { return is_kept_; }  // whether it was found in peak.json
 
  private:
   double measure();
@@ -38,16 +38,17 @@ class Peak {
   bool is_kept_ = false;
 };
 
-// Measured on all ranks together: the best of three moments, each as long as it takes for ranks and
-// threads that take turns on a CPU to have theirs.  num_cpus: of this machine.  All ranks call it.
+// Measures on all ranks together, and gives the best of three measurements, each long enough for
+// ranks and threads that share a CPU to have their turns.  num_cpus: on this machine.  All ranks
+// call it.
 double measure_peak(const kernels::Context& ctx, DType compute, comm::Group& ranks, int local_ranks,
                     int num_cpus);
 
-// What a peak belongs to: type of the products, and how many ranks have which processor,
-// instruction set and number of threads.  The same on all ranks, which all call it.
+// The setup that a peak belongs to: the type of the products, and the number of ranks with each
+// processor, instruction set and number of threads.  All ranks call it and get the same.
 std::string peak_setup(const kernels::Context& ctx, DType compute, comm::Group& ranks);
 
-// The peak that the run keeps, if it is of such a setup.  A file that cannot be read is as none.
+// The peak that the run keeps, if it is of this setup.  A file that cannot be read counts as none.
 std::optional<double> kept_peak(FileSystem& files, const std::string& run_dir,
                                 const std::string& setup);
 void keep_peak(FileSystem& files, const std::string& run_dir, const std::string& setup,

@@ -9,21 +9,21 @@
 namespace ashlar::train {
 namespace {
 
-// The same recipe with so many micro-batches of each data rank in a step.
+// The same recipe with `micro_batches` micro-batches of each data rank in a step.
 Recipe with_micro_batches(Recipe recipe, int64_t dp, int64_t micro_batches) {
   recipe.train.global_batch = micro_batches * recipe.train.micro_batch * dp;
   recipe.data.num_streams = recipe.train.global_batch;
   return recipe;
 }
 
-// What a step costs, sends and records is linear in its micro-batches once a pipeline is full: it
-// grows by the same for every so many of them.
+// Once a pipeline is full, the cost, traffic and events of a step are linear in its micro-batches:
+// they grow equally with every `period` of them.
 struct Growth {
-  int64_t micro_batches, period;  // of the shorter of the two steps that tell it; its growth
-  int64_t times;                  // that a whole step has grown since
+  int64_t micro_batches, period;  // of the shorter of two measured steps; the other has one more
+  int64_t times;                  // periods between the shorter step and the whole one
 };
 
-// nullopt: the step is short enough to be run as it is.
+// nullopt: the step is short enough to be run whole.
 std::optional<Growth> growth_of(const Recipe& recipe, const ParallelSpec& parallel) {
   const int64_t all = recipe.train.global_batch / recipe.train.micro_batch / parallel.dp;
   const int64_t period = parallel.pp, full = 4 * parallel.pp * parallel.virtual_stages + 4;
@@ -36,7 +36,7 @@ int64_t grown(int64_t shorter, int64_t longer, const Growth& growth) {
   return shorter + growth.times * (longer - shorter);
 }
 
-// What one step of a dry run tells.
+// Runs one step of a dry run and keeps its numbers.
 void take_step(DryRank& dry, std::span<const int> kind, KindPlan& kind_plan) {
   RunPlan& plan = kind_plan.first;
   dry.step();
@@ -53,7 +53,7 @@ KernelCosts grown(const KernelCosts& shorter, const KernelCosts& longer, const G
   return costs;
 }
 
-// From a step to one that has grown.  `longer`: the step after one period.
+// Extrapolates from a short step to the whole one.  `longer`: the step that has one period more.
 void grow(RunPlan& plan, const RunPlan& longer, const Growth& growth) {
   plan.costs = grown(plan.costs, longer.costs, growth);
   ASHLAR_ASSERT(plan.traffic.size() == longer.traffic.size());
@@ -90,7 +90,7 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
     const int64_t allocations = dry.memory().num_allocations;
     take_step(dry, kind, kind_plan);
     dry.evaluate();
-    ASHLAR_ASSERT(dry.memory().num_allocations == allocations);  // all is taken at the start
+    ASHLAR_ASSERT(dry.memory().num_allocations == allocations);  // the constructor takes all memory
     plan.num_parameters = dry.trainer().num_parameters();
     plan.step_memory = dry.step_memory();
     plan.workspace_peak = dry.workspace_peak();

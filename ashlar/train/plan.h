@@ -2,7 +2,7 @@
 // allocator counts, work and traffic are the events of the rank's trace (tensor/trace.h).
 // ashlar/plan/mesh.h makes the plan of all ranks.
 //
-// docs/plan.md says what it counts, and what not.
+// docs/plan.md lists what it counts and what it leaves out.
 #pragma once
 
 #include <span>
@@ -13,29 +13,30 @@ namespace ashlar::train {
 
 struct RunPlan {
   MemoryCounts memory;         // peaks by tag over an evaluation and a whole step
-  StepMemory step_memory;      // what a real Trainer is to be given
-  std::string workspace_peak;  // where in a step so much is in use for the first time
+  StepMemory step_memory;      // for a real Trainer
+  std::string workspace_peak;  // the place in a step where the workspace first is that large
   int64_t num_parameters = 0;
   KernelCosts costs;                  // of a step, all micro-batches
   std::vector<GroupTraffic> traffic;  // of the same step
-  TraceRoom trace;                    // of the same step: how many events it is
+  TraceRoom trace;                    // number of events of the same step
 };
 
-// The plan of one of num_ranks ranks.  num_threads: of its kernels; 0: train.threads.
-// Errors   kConfig where so many ranks cannot share the recipe (resolve_parallel).
+// The plan of one of num_ranks ranks.  num_threads: threads of its kernels; 0: train.threads.
+// Errors   kConfig if num_ranks ranks cannot share the recipe (resolve_parallel).
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0,
                  int rank = 0);
 
 // Ranks that are alike but for the places of their shards.
 struct KindPlan {
-  RunPlan first;  // the plan of the first
-  KernelCosts costs;    // of a step of all of them, if their updates were the first one's
+  RunPlan first;      // the plan of the first
+  KernelCosts costs;  // of a step of all of them, if their updates were the first one's
 };
-// The same on threads that the caller has.  kind: at least one rank.
+// The same on the caller's threads.  kind: at least one rank.
 KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
                    Threads& threads);
 
-// Threads of a rank in the dry run, as many as in the run: Newton-Schulz takes workspace for each.
+// The threads of a rank in a dry run, as many as in the run: Newton-Schulz takes workspace for
+// each.
 int planned_threads(const Recipe& recipe, int num_threads);
 
 }  // namespace ashlar::train

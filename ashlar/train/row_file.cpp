@@ -93,7 +93,7 @@ void RowFile::write_loop() {
     }
     lock.lock();
     busy_ = false;
-    error_ = error;  // null after a success, which made up for the failure before
+    error_ = error;  // null after a success, which also wrote the rows of a failure before
     changed_.notify_all();
   }
 }
@@ -104,10 +104,10 @@ void RowFile::write() {
   file_->write_at(std::as_bytes(std::span(writing_)), size_bytes_);
   size_bytes_ += int64_t(writing_.size());
   writing_.clear();
-  find();  // what stands under the name now has these rows
+  find();  // now the file under the name has these rows
 }
 
-// Sees to it that file_ is what stands under the name.
+// Makes file_ the file under the name.
 void RowFile::find() {
   const auto info = files_.stat(path_);
   if (!info) return make_anew();
@@ -141,7 +141,7 @@ void RowFile::go_on_in_another(int64_t its_bytes) {
   take(std::move(other));
 }
 
-// Copies the rows from `begin` on to the end of another file; says why if that cannot be.
+// Copies the rows from `begin` on to the end of another file; returns the reason if it cannot.
 std::string RowFile::copy(int64_t begin, File& to, int64_t to_bytes) {
   constexpr int64_t kSlice = 1 << 20;
   std::vector<std::byte> slice(size_t(std::min(kSlice, size_bytes_ - begin)));

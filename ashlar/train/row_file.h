@@ -1,16 +1,16 @@
-// A file of a run to which rows are added, by a thread of its own: whoever adds them never waits
-// for the disk, on which other ranks would then wait too.
+// A file of a run to which a thread of its own appends rows: the caller never waits for the disk,
+// because other ranks would then wait too.
 //
-// People move, remove and cut the files of a run that goes on.  Before and after each write the
-// name is looked at:
-//   gone          the file is made anew with all that was ever written to it
-//   another file  what it may lack, since the name was last looked at, is added to it
-//   cut           rows go on at its new end; what was cut is lost
-// Each is a warning.
+// People move, remove and cut the files of a running run.  Before and after each write the thread
+// checks the file under the name:
+//   gone          it is made anew with all rows ever written to it
+//   another file  the rows that it may lack, since the last check, are appended to it
+//   cut           rows continue at its new end; those cut off are lost
+// Each case logs a warning.
 //
 // Errors   of a write are kStorage, thrown by the next check(), drain() or sync(); its bytes are
 //          written again, in the same place, with the next ones.
-// Threads  one adds; sync() from any.
+// Threads  one thread adds; sync() from any.
 #pragma once
 
 #include <condition_variable>
@@ -27,18 +27,18 @@ namespace ashlar::train {
 
 class RowFile {
  public:
-  static constexpr size_t kRoom = 1 << 16;  // so many bytes at a time allocate nothing
+  static constexpr size_t kRoom = 1 << 16;  // up to this many bytes at a time allocate nothing
 
-  // `file`, which was made or opened as `path`, ends where rows go next.
+  // `file`, which was made or opened as `path`, ends where the next rows are written.
   RowFile(FileSystem& files, std::string path, std::unique_ptr<File> file, Log& log);
-  ~RowFile();  // writes what there is; an error is logged
+  ~RowFile();  // writes the remaining rows; an error is logged
   RowFile(const RowFile&) = delete;
 
-  // Takes the rows, and leaves an empty string with as much room.
+  // Takes the rows and leaves an empty string with the same capacity.
   void add(std::string& rows);
-  void check();  // waits for nothing
+  void check();  // does not wait
   void drain();  // returns when the file has all rows
-  void sync();   // and when they are on disk
+  void sync();   // returns when they are on disk
 
  private:
   void write_loop();
@@ -52,15 +52,15 @@ class RowFile {
   FileSystem& files_;
   const std::string path_;
   Log& log_;
-  // The thread's, and of others while it has nothing to do.
+  // Used by the thread, and by others while it is idle.
   std::shared_ptr<File> file_;
-  int64_t size_bytes_;   // where the next rows go: what a failed write left is written over
+  int64_t size_bytes_;   // place of the next rows, which overwrite what a failed write left
   int64_t named_bytes_;  // the size when the file was last found under its name
   std::string writing_;  // rows that the file lacks
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string added_;  // under mutex_, like what follows: rows that come after `writing_`
+  std::string added_;  // rows after `writing_`; it and the members below are under mutex_
   bool wanted_ = false, busy_ = false, stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;

@@ -29,14 +29,14 @@ void take_tokenizer(Inherited& inherited, const data::Tokenizer& tokenizer, Log&
   files[models::kTokenizerFile] = tokenizer.bytes();
 }
 
-// All other members stay as they are, and in their order.
+// All other members keep their values and order.
 void state_stop_ids(const ModelSpec& model, Inherited& inherited) {
   const std::string name(models::kHfGenerationFile);
   const auto file = inherited.companions.files.find(name);
   if (file == inherited.companions.files.end() || model.eos_token_ids == inherited.eos_token_ids)
     return;
   const std::string place = join(inherited.place, name);
-  parse_json(file->second, place, ErrorKind::kData);  // says what is wrong where it is none
+  parse_json(file->second, place, ErrorKind::kData);  // throws a precise error if it is malformed
   auto json = nlohmann::ordered_json::parse(file->second);
   ASHLAR_REQUIRE(json.is_object(), kData, "{}: expected an object", place);
   const std::vector<int64_t>& ids = model.eos_token_ids;
@@ -64,7 +64,7 @@ Companions run_companions(Inherited inherited, const ModelSpec& model,
   Companions& companions = inherited.companions;
   const std::optional<int32_t> before = companions.bos_id;
   state_beginning(training, companions);
-  // Where nothing is inherited, the first dataset says how documents begin.
+  // If nothing is inherited, documents begin as in the first dataset.
   const data::TextFiles text = data::read_text_files(companions.files, tokenizer, inherited.place,
                                                      before ? before : companions.bos_id);
   for (const data::Source& source : training)

@@ -1,4 +1,4 @@
-// What of a model's companions (models/companions.h) a run keeps and passes on.
+// The companions of a model (models/companions.h) that a run keeps and passes on.
 #pragma once
 
 #include <span>
@@ -12,19 +12,19 @@
 
 namespace ashlar::train {
 
-// The companions with which training goes on: those of the weights that it began with or continues
-// from; of a run from a seed, none.
+// The companions that a run takes over: those of the weights that it began with or continues from;
+// a run from a seed has none.
 struct Inherited {
   models::Companions companions = {};
-  std::string place = {};                   // of the weights, for messages
-  std::vector<int64_t> eos_token_ids = {};  // of their model
+  std::string place = {};                   // the place of the weights, for messages
+  std::vector<int64_t> eos_token_ids = {};  // their model's
 };
 
-// The tokenizer is the run's: where it is another than that of `inherited`, the files of the latter
-// stay behind, with a warning.  Stop ids that the run states otherwise replace those of
-// generation_config.json.  How documents begin is as the training data has it; where the model's
-// files say otherwise, that is a warning.  tokenizer: null where the run has none.
-// Errors  kData for files of a tokenizer or of generation that are none.
+// The tokenizer is the run's: if that of `inherited` differs, its files are left out, with a
+// warning. Stop ids that the run states replace different ones of generation_config.json.
+// Documents begin as in the training data; if the model's files state otherwise, a warning says so.
+// tokenizer: null if the run has none.
+// Errors  kData for files of a tokenizer or of generation that are malformed.
 models::Companions run_companions(Inherited inherited, const ModelSpec& model,
                                   const data::Tokenizer* tokenizer,
                                   std::span<const data::Source> training, Log& log);

@@ -25,7 +25,7 @@ void require_own_recipe(FileSystem& files, const Recipe& recipe) {
 void write_run_recipe(FileSystem& files, const Recipe& recipe) {
   const std::string path = join(recipe.train.run_dir, kName);
   Outputs outputs(files, {path}, {}, Existing::kReplace);
-  // Left by starts that were killed: the lease of the run keeps living ones out.
+  // Removes files that killed starts left; the lease of the run keeps other starts out.
   for (const std::string& left : outputs.left_behind()) files.remove_all(left);
   outputs.write(path, std::string(kMark) + to_toml(recipe));
   outputs.publish();

@@ -1,7 +1,7 @@
-// How a run starts.  Each step of the constructor may refuse the run, the cheapest first: nothing
-// of the run's directory is changed before every rank has accepted the recipe (barrier "start"),
-// and no row is written before every rank has read the step that it continues from (barrier
-// "resume").
+// How it works.  Each step of the constructor may refuse the run, and cheap checks come first.
+// Nothing in the run's directory changes before every rank has accepted the recipe (barrier
+// "start"), and no row is written before every rank has read the step that it continues from
+// (barrier "resume").
 #include <utility>
 
 #include "ashlar/comm/agree.h"

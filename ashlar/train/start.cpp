@@ -22,17 +22,17 @@ int64_t memory_limit(const Recipe& recipe, int local_ranks) {
                                            : INT64_MAX;
 }
 
-// CPUs that the ranks of this machine share.  A launcher that binds ranks has shared them out: each
-// sees its own alone.
+// The number of CPUs that the ranks of this machine share.  A launcher that binds ranks has divided
+// them: each rank sees only its own.
 int cpus_of(bool processes, int local_ranks) {
   const int all = int(std::thread::hardware_concurrency()), ours = Threads(0).size();
   return processes && ours < all ? std::min(all, ours * local_ranks) : ours;
 }
 
-// Kernel threads of each of the ranks on this machine.
+// The number of kernel threads of each rank on this machine.
 int threads_of(const Recipe& recipe, int local_ranks) {
   if (recipe.train.threads > 0) return int(recipe.train.threads);
-  // A launcher that binds ranks has shared out the CPUs already.
+  // A launcher that binds ranks has divided the CPUs already.
   const int all = int(std::thread::hardware_concurrency()), ours = Threads(0).size();
   return ours < all ? ours : std::max(1, ours / local_ranks);
 }
@@ -50,13 +50,13 @@ const char* variable(const char* name) {
   return std::getenv(name);
 }
 
-// Set by the launchers that Open MPI can join processes under.
+// Variables set by launchers under which Open MPI can connect processes.
 bool is_mpi_process() {
   return variable("OMPI_COMM_WORLD_SIZE") || variable("PMIX_RANK") || variable("PMI_RANK");
 }
 
-// Processes of the run on this machine, as the launcher says: Open MPI's, MPICH's, Slurm's
-// ("4(x2)").
+// The number of the run's processes on this machine, from the variables of the launcher: Open
+// MPI's, MPICH's, Slurm's ("4(x2)").
 int local_processes() {
   for (const char* name :
        {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"})
@@ -82,11 +82,11 @@ void start_ranks(const Recipe& recipe, const Start& start,
                  const std::function<void(const RankResources& resources)>& body) {
   const bool processes = is_mpi_process();
   const int local_ranks = processes ? local_processes() : start.num_ranks;
-  if (!processes) {  // before anything is made for each rank
+  if (!processes) {  // checks before anything is allocated for each rank
     comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
     check_ranks(recipe, start.num_ranks);
   }
-  std::vector<std::unique_ptr<Allocator>> allocators;  // of the ranks of this process
+  std::vector<std::unique_ptr<Allocator>> allocators;  // one for each rank of this process
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
     allocators.push_back(
         std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
@@ -101,7 +101,7 @@ void start_ranks(const Recipe& recipe, const Start& start,
     return comm::run_mpi(
         options_of(recipe, start), *allocators[0],
         [&](comm::Group& ranks) {
-          // Processes are started, and read their recipes, each by itself.
+          // Each process is started, and reads its recipe, by itself.
           require_one_program(ranks);
           require_one_recipe(ranks, recipe);
           run_rank(ranks, *allocators[0]);
@@ -121,7 +121,7 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
   const StopSignals signals;
   Start telling = start;
   telling.tell = [&log](std::string_view line) { log.warn("{}", line); };
-  Log silent([](std::string_view) {});  // what rank 0 says holds for all
+  Log silent([](std::string_view) {});  // rank 0 logs for all
   Outcome outcome = Outcome::kDone;     // the same on all
   start_ranks(recipe, telling, [&](const RankResources& resources) {
     const bool leads = resources.ranks.rank() == 0;

@@ -21,7 +21,7 @@ constexpr const char* kLessMemory =
     "choose a smaller train.micro_batch or data.sequence_length, train.recompute=true, or more "
     "ranks that share the state";
 
-// The path itself, or of its parents the nearest one that is there.
+// The path itself if it exists, else its nearest parent that exists.
 std::string nearest_there(FileSystem& files, std::string path) {
   while (!files.stat(path, Links::kFollow) && parent_of(path) != path) path = parent_of(path);
   return path;
@@ -104,8 +104,8 @@ void require_writable(FileSystem& files, const Recipe& recipe) {
   const auto info = files.stat(there, Links::kFollow);
   ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kDirectory, kStorage,
                  "train.run_dir is {}, but {} is no directory; choose another", directory, there);
-  // The file system alone knows: rights, a read-only mount, a quota.  The name is one of those that
-  // remove_temporaries() removes.
+  // Only the file system knows about rights, read-only mounts and quotas.  remove_temporaries()
+  // removes files with such names.
   const auto moment = Clock::now().time_since_epoch().count() % 1'000'000'000;
   const std::string probe = join(there, fmt::format(".ashlar.{}{:09}.tmp", getpid(), moment));
   try {
@@ -146,7 +146,7 @@ void check_room(FileSystem& files, const Recipe& recipe, int64_t checkpoint_byte
   const auto there = int64_t(steps.size());
   const int64_t planned = spec.every > 0 ? (recipe.train.steps + spec.every - 1) / spec.every : 1;
   const int64_t for_ever = spec.keep_every > 0 ? recipe.train.steps / spec.keep_every : 0;
-  // The newest is whole before the oldest goes.
+  // The newest is complete before the oldest is removed.
   const int64_t most = std::min(spec.keep + 1 + for_ever, there + planned);
   const int64_t free = files.free_bytes(nearest_there(files, recipe.train.run_dir));
   const int64_t needed = checkpoint::room_to_save(checkpoint_bytes);

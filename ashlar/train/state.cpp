@@ -1,9 +1,9 @@
-// How it works.  The pieces of a StateWriter are made once: they point at the memory in which
-// weights and optimizer state live, or, for what moves before the next update (copy_balancing), at
-// copies that request() refreshes.
-//   restore loads strictly: the step must hold the tensors that are asked for, and no others.  A
-// rank asks for the boxes that it keeps, for all loader arrays, and for an empty box of every
-// tensor that only other ranks keep, so that it checks names, types and shapes of the whole state.
+// How it works.  The pieces of a StateWriter are made once: they point to the memory of weights and
+// optimizer state, or, for tensors that change before the next update (copy_balancing), to copies
+// that request() refreshes.
+//   restore loads strictly: the step must hold exactly the tensors that ranks ask for.  A rank asks
+// for the boxes that it keeps, for all loader arrays, and for an empty box of every tensor that
+// only other ranks keep, so that it checks names, types and shapes of the whole state.
 #include "ashlar/train/state.h"
 
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
   return {{name, DType::kI64, tensor.shape, Role::kLoader}, Box::whole(tensor.shape), tensor};
 }
 
-// "" where the manifest names none.
+// "" if the manifest names none.
 std::string isa_in(const checkpoint::Manifest& manifest) {
   const auto section = manifest.sections.find("trainer");
   if (section == manifest.sections.end()) return "";
@@ -139,7 +139,7 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
   std::vector<Piece> pieces = trainer.model().pieces(false);
   for (Piece& piece : trainer.optimizer_pieces(false)) pieces.push_back(std::move(piece));
   std::vector<data::NamedIntegers> arrays;
-  // The step says which arrays there are; loader_state_from() judges them.
+  // The step lists its arrays; loader_state_from() checks them.
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
     if (tensor.logical.role == Role::kLoader)
       arrays.push_back(

@@ -1,7 +1,8 @@
-// A run's state as a checkpoint holds it, and back.  What is saved: weights and buffers (component
+// A run's state as a checkpoint holds it, and back.  A step holds weights and buffers (component
 // model), optimizer and balancing state (optim), the loader's cursor (loader), and under extra/
 // trainer.json (counters, health windows), recipe.toml, config.json, model.json and the companions
-// of the model (models/companions.h).  The generators are counter-based: seed and step say all.
+// of the model (models/companions.h).  Random generators are counter-based, so that seed and step
+// are their whole state.
 #pragma once
 
 #include <string>
@@ -16,15 +17,16 @@
 
 namespace ashlar::train {
 
-// Builds save requests: what this rank writes of the state; rank 0 also everything else.  Owns what
-// they point to.  One a run and rank.  Of a trainer on meta: requests that tell sizes.
+// Builds save requests with the part of the state that this rank writes; rank 0's have everything
+// else too.  Owns the memory to which they point.  A run has one on each rank.  For a trainer on
+// meta the requests have sizes only.
 class StateWriter {
  public:
   // isa: the instruction sets of the ranks' kernels, for the manifest.
   StateWriter(const Trainer& trainer, models::Companions companions, std::string isa);
-  // From the next request on.
+  // Valid from the next request on.
   void take(models::Companions companions) { companions_ = std::move(companions); }
-  // What this rank writes of model and optimizer; the data live as long as this object.
+  // The part of model and optimizer that this rank writes; the data live as long as this object.
   checkpoint::NodeShare share() const { return {model_, optim_}; }
   // Valid until the next call.  Balancing biases and their moments are copied here: with
   // moe.balance.scope=micro_batch they move as soon as the next step begins.
@@ -41,27 +43,27 @@ class StateWriter {
     std::vector<std::byte> bytes;
   };
   std::vector<Piece> model_, optim_, loader_;
-  std::vector<Copy> copies_;          // what pieces of model_ and optim_ point to instead
+  std::vector<Copy> copies_;          // pieces of model_ and optim_ point to these instead
   std::vector<LogicalTensor> whole_;  // rank 0's
   std::vector<data::NamedIntegers> arrays_;
 };
 
-// Adds an empty piece of every tensor of which there is none, because only other ranks keep it: so
-// that a strict load checks names, types and shapes of all.
+// Adds an empty piece for every tensor without one, because only other ranks keep it, so that a
+// strict load checks names, types and shapes of all tensors.
 void add_what_others_keep(std::vector<LogicalTensor> whole, std::vector<Piece>& pieces);
 
-// Fills what this rank of the trainer keeps from a step; returns counters and cursor.  When all
-// ranks have, weights_changed() is to be called.  A state of another train.precision is converted:
-// F32 to F64 without loss, F64 to F32 rounded.  kConfig where the recipe's model or optimizer is
-// not the saved one (the report names tensors), or the step is an imported one, which holds weights
-// alone.
+// Fills the tensors that this rank of the trainer keeps from a step; returns counters and cursor.
+// weights_changed() is to be called when all ranks have returned.  A state of another
+// train.precision is converted: F32 to F64 without loss, F64 to F32 rounded.  kConfig if the
+// recipe's model or optimizer is not the saved one (the report names tensors), or if the step is
+// imported and holds only weights.
 struct Restored {
   RunCounters counters;
   HealthState health;
   data::LoaderState loader;
   std::string recipe;         // TOML
-  std::string isa;            // of the kernels; "": written by an older program
-  int64_t num_converted = 0;  // tensors that the step keeps in another type
+  std::string isa;            // the kernels'; "": written by an older program
+  int64_t num_converted = 0;  // tensors that the step stores in another type
   Inherited inherited{};
 };
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer);

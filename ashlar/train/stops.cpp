@@ -60,7 +60,7 @@ bool Stops::asked_in_evaluation(int64_t number) {
 
 Stops::Votes Stops::after_step(double seconds, bool wants_second_try) {
   step_s_ = seconds;
-  // As the leader's clock has it, so that all ranks vote at the same micro-batches.
+  // Follows the leader's clock, so that all ranks vote at the same micro-batches.
   const double micro_batch_s = std::max(seconds / double(num_micro_batches_), 1e-9);
   const double every = std::min(std::ceil(kBetweenVotes_s / micro_batch_s), 1e9);
   std::array<int64_t, 4> votes = {signals_.requested(), seconds_left() <= 0.0, wants_second_try,

@@ -40,7 +40,7 @@ uint32_t masked_crc(std::string_view bytes) {
 
 constexpr size_t kRecordHead = sizeof(uint64_t) + sizeof(uint32_t);
 
-// Leaves room for the head of a record, whose data is to be appended next; says where it begins.
+// Leaves room for the head of a record, whose data is appended next; returns its begin.
 size_t begin_record(std::string& out, double wall_time_s) {
   const size_t begin = out.size();
   out.append(kRecordHead, '\0');
@@ -62,7 +62,7 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The path of this start's file; its name sorts behind the older ones.
+// The path of this start's file; its name sorts after the older ones.
 std::string new_path(FileSystem& files, const std::string& directory) {
   make_own_directory(files, directory);
   char host[256] = "localhost";

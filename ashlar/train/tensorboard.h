@@ -15,16 +15,16 @@
 
 namespace ashlar::train {
 
-// They append one record to `out`.  A tag has at most 100 bytes.
+// These append one record to `out`.  A tag has at most 100 bytes.
 void append_version_record(std::string& out, double wall_time_s);
-// A start whose first step is `step`: TensorBoard forgets what older files say of it and later
-// ones.
+// The record of a start whose first step is `step`: TensorBoard drops the values that older files
+// have for it and later steps.
 void append_start_record(std::string& out, double wall_time_s, int64_t step);
 void append_scalar_record(std::string& out, double wall_time_s, int64_t step, std::string_view tag,
                           float value);
 
-// Writes DIRECTORY/events.out.tfevents.<unix time>.<host>, a new file per start of the program,
-// whose name sorts behind the older ones.
+// Writes DIRECTORY/events.out.tfevents.<unix time>.<host>, a new file for each start of the
+// program, whose name sorts after the older ones.
 class TensorBoard {
  public:
   TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step, Log& log);

@@ -10,9 +10,9 @@ namespace ashlar::train {
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
                  comm::Group& ranks, std::optional<StepMemory> memory)
-    // In the order of the members: what comes later points at what comes before.
+    // Members point at those declared before them.
     : workspace_(memory ? Arena(allocator, memory->workspace_bytes, Tag::kWorkspace)
-                                 : Arena(Device::kMeta)),
+                        : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
            .threads = &threads,
            .workspace = &workspace_,
@@ -35,7 +35,7 @@ optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) co
 optim::Balancer Trainer::make_balancer(Allocator& allocator) const {
   const nn::ModelWeights& weights = model_.local().weights();
   std::vector<optim::Balancer::Biases> biases;
-  size_t counts = 0;  // of blocks with experts
+  size_t counts = 0;  // number of the block among those with experts
   weights.for_each_block([&](const nn::Block& block, int64_t l) {
     if (!block.feed_forward->load(0)) return;
     for (const nn::Stored& stored : weights.tensors)
@@ -63,15 +63,15 @@ void Trainer::reduce() {
   losses_ = model_.over_ranks(model_.losses(), "loss");
 }
 
-// Gradients were scaled as if every token of the step had a target; how many have one is known only
-// after its last micro-batch.
+// Gradients were scaled as if every token of the step had a target; the number of targets is known
+// only after the last micro-batch.
 double Trainer::target_correction() const {
   const double tokens = double(recipe().train.global_batch * recipe().data.sequence_length);
   return losses_.count == 0 ? 1.0 : tokens / losses_.count;
 }
 
-// The losses of the routers are means over the tokens that these saw, which padding is not among:
-// the loads tell how many there were.
+// The routers' losses are means over the tokens that they saw, which exclude padding; the loads
+// give the number of these tokens.
 double Trainer::padding_correction() const {
   if (!model_.has_router_losses()) return 1.0;
   int64_t choices = 0;

@@ -1,18 +1,19 @@
-// A model in training with its optimizer: all memory of a run but the communication's, and the
-// halves of a step.
+// A model in training with its optimizer: all memory of a run except the communication's, and the
+// parts of a step.
 //
-//   run       forward and backward of every micro-batch; gradients and expert counts add up, and
-//             begin to be summed over the ranks
+//   run       runs forward and backward of every micro-batch; adds up gradients and expert counts,
+//             and begins to sum them over the ranks
 //   reduce    waits for those sums
-//   measure   mean loss, gradient norm, loads of the experts
-//   apply     clipping, optimizer, balancing; new weights begin to be gathered.  Or skip
+//   measure   gives mean loss, gradient norm, and loads of the experts
+//   apply     clips, updates weights and balancing biases, and begins to gather new weights; or
+//   skip
 //
-// What depends on the mesh is parallel::RankModel's (rank_model.h), which also says in which order
-// ranks call; here stand what every layout has alike: rates, clipping, balancing, the numbers of a
-// step.
+// Everything that depends on the mesh is in parallel::RankModel (rank_model.h), which also states
+// the order in which ranks call.  This class has the parts that all layouts share: rates, clipping,
+// balancing, the numbers of a step.
 //
-// The same object on the meta device is the dry run: it counts the same bytes.  Kernels and what
-// ranks say are recorded in the trace of `ranks` (comm::Group::trace), once somebody starts it.
+// The same object on the meta device is the dry run: it counts the same bytes.  Kernels and
+// operations of ranks are recorded in the trace of `ranks` (comm::Group::trace) once it is started.
 #pragma once
 
 #include <optional>
@@ -31,12 +32,12 @@ using parallel::MicroBatch;
 
 struct StepStats {
   double loss = 0.0;                    // mean over the targets of the step; NaN without any
-  double aux_loss = 0.0, z_loss = 0.0;  // of the routers, with their coefficients; not in loss
-  double expert_rounds = 0.0;           // with ep: of a mixture and micro-batch, mean
+  double aux_loss = 0.0, z_loss = 0.0;  // the routers', with their coefficients; not in loss
+  double expert_rounds = 0.0;           // with ep: mean over mixtures and micro-batches
   double gradient_norm = 0.0;           // before clipping
   int64_t num_targets = 0;
-  double entropy = 0.0,
-         max_load = 0.0;  // normalised load entropy (mean over blocks); busiest expert / mean
+  double entropy = 0.0;   // normalised load entropy, mean over blocks
+  double max_load = 0.0;  // busiest expert / mean
 };
 
 // The memory of a step that only a dry run finds.
@@ -56,30 +57,31 @@ class Trainer {
   void initialize() { model_.initialize(); }            // weights from the seed
   void weights_changed() { model_.weights_changed(); }  // after they were loaded
 
-  // Forward and backward of model().micro_batches_per_step() micro-batches; ended(i): after the
-  // backward of micro-batch i.
+  // Runs forward and backward of model().micro_batches_per_step() micro-batches.  ended(i) is
+  // called after the backward of micro-batch i.
   void run(int64_t step, std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
   void run(int64_t step, std::span<const MicroBatch> batches) {
     run(step, batches, [](int64_t) {});
   }
-  // After: run.
+  // To be called after run.
   void reduce();
-  // After: reduce.  Changes nothing.
+  // To be called after reduce.  Changes nothing.
   StepStats measure();
-  // "name[index]" of the first non-finite gradient kept here, "" if all are finite.  After: reduce.
-  // Before: apply, in which Muon overwrites gradients.
+  // "name[index]" of the first non-finite gradient kept here, "" if all are finite.  To be called
+  // after reduce, and before apply, in which Muon overwrites gradients.
   std::string first_bad_gradient() const;
-  // After: measure.  One update at the schedule's rate of this step.
+  // To be called after measure.  Makes one update at the schedule's rate of this step.
   void apply(const StepStats& stats);
-  // Instead of apply: the step changes nothing that a checkpoint holds.
+  // To be called instead of apply: the step changes nothing that a checkpoint holds.
   void skip();
-  // Losses of one micro-batch of each data-parallel rank.  Not inside a step (RankModel::evaluate).
+  // The losses of one micro-batch of each data-parallel rank.  Not to be called inside a step
+  // (RankModel::evaluate).
   LossSum evaluate(const MicroBatch& batch);
 
   const parallel::RankModel& model() const { return model_; }
   const Recipe& recipe() const { return model_.recipe(); }
   const kernels::Context& context() const { return ctx_; }
-  int64_t num_parameters() const;  // of the whole model
+  int64_t num_parameters() const;  // the whole model's
   const optim::Optimizer& optimizer() const { return optimizer_; }
   const optim::Balancer& balancer() const { return balancer_; }
   double learning_rate(int64_t step) const;
@@ -87,9 +89,9 @@ class Trainer {
   StepMemory peak_memory() const { return {workspace_.peak_bytes(), model_.late_peak_bytes()}; }
 
   void restore_counters(int64_t optimizer_steps, int64_t balancer_updates);
-  // What this rank keeps of the optimizer's state.  to_write: see RankModel::pieces.
+  // The pieces of the optimizer's state that this rank keeps.  to_write: see RankModel::pieces.
   std::vector<Piece> optimizer_pieces(bool to_write) const;
-  // Every tensor of component model and every state of one, wherever it is kept.
+  // Every tensor of component model and every optimizer state of one, wherever it is kept.
   std::vector<LogicalTensor> whole_state() const;
 
  private:

@@ -15,7 +15,7 @@
 namespace ashlar::train {
 namespace {
 
-// Values as 16 hex digits of their bits: windows must come back bit for bit.
+// Values as 16 hex digits of their bits, because windows must be restored bit for bit.
 std::vector<std::string> to_bits(const std::vector<double>& values) {
   std::vector<std::string> out;
   for (const double value : values)
@@ -23,7 +23,7 @@ std::vector<std::string> to_bits(const std::vector<double>& values) {
   return out;
 }
 
-// A window of the health check: its newest values, of `count` that it ever took.
+// A window of the health check: its newest values, out of the `count` that it ever took.
 void read_window(const Fields& fields, std::string_view key, std::string_view count_key,
                  std::vector<double>& values, int64_t& count) {
   count = fields.count(count_key);
