@@ -10,7 +10,6 @@ words='memcpy|memmove|memset|copy_convert|fill_zero|std::(ranges::)?(copy|copy_n
 allowed='
 ashlar/bench/checkpoint_baseline.cpp memcpy    bytes of a file that was read, into a state
 ashlar/bench/checkpoint_baseline.cpp memset    the bytes that raw writes write
-ashlar/nn/init.cpp                .as<         first weights, and where a loaded tensor is not finite: before a run
 ashlar/train/saves.cpp            std::copy_n the name of a run
 ashlar/train/tensorboard.cpp      memcpy      numbers, into the bytes of a file
 '

@@ -1,8 +1,4 @@
-<<<<<<< HEAD:ashlar/train/group_load_ranks.h
 // The ranks of a group that load a checkpoint together (checkpoint/load/load_ranks.h).  It uses the
-=======
-// The ranks of a group that load a checkpoint together (checkpoint/load/exchange.h).  It uses the
->>>>>>> 590ba13 (Rewrite comments of train in plain English):ashlar/train/load_exchange.h
 // group's own lane, since nothing else is sent while a run loads.  No time-out of collectives runs
 // meanwhile, since a rank that reads may be as late as its disk.
 #pragma once
