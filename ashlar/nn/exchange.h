@@ -205,8 +205,8 @@ class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
   // Exchanges how many rows each rank sends to each expert, and returns the number of rounds that
-  // they need, the same on all ranks.  counts: on the host, [ranks, E + 1], filled; empty if experts
-  // are not shared.
+  // they need, the same on all ranks.  counts: on the host, [ranks, E + 1], filled; empty if ranks
+  // do not share experts.
   virtual int count(const kernels::Context&, const kernels::RoutePlan&, std::span<int32_t> counts) {
     (void)counts;
     return 1;

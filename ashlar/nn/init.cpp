@@ -56,7 +56,7 @@ void log_uniforms(const Rng& rng, double most, int64_t begin, int64_t count, T* 
   }
 }
 
-// Calls fill(first logical element, count, out) over all runs of the piece, some elements at a time.
+// Calls fill(first logical element, count, out) over all runs of the piece, a part at a time.
 template <typename T>
 void for_runs(const Context& ctx, const Piece& piece,
               function_ref<void(int64_t begin, int64_t count, T* out)> fill) {
