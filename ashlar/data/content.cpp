@@ -83,9 +83,9 @@ bool begins_array(std::string_view head) {
   return next != head.npos && (head[next] == '{' || head[next] == '"');
 }
 
-// Knows UTF-16 and UTF-32 by their zeros: a Latin letter has one of its two bytes zero, or three of
-// four.
-// Old corpora hold a stray zero here and there, which is left to them.
+// Recognizes UTF-16 and UTF-32 by their zeros: in a Latin letter one of two bytes is zero, or three
+// of four.
+// Stray zeros, which old corpora hold here and there, are accepted.
 std::string refusal_of_zeros(std::string_view head) {
   const size_t zeros = static_cast<size_t>(std::count(head.begin(), head.end(), '\0'));
   if (zeros * 4 >= head.size() && zeros > 1) {
@@ -141,7 +141,7 @@ FirstLines look_at_lines(std::string_view head, bool whole) {
     if (is_blank_line(line)) continue;
     if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     read_json_row(line, kTextMember, row);
-    // The end of a long row is not known: if "text" is missing, reading it will tell.
+    // The end of a long row is not known: if "text" is missing, reading the row will fail.
     const bool begins_row = !whole && end == head.size() && row.cut && first_of(line) == '{';
     FirstLines::Kind kind = FirstLines::kOther;
     if (row.kind == JsonKind::kObject) kind = FirstLines::kObject;
@@ -166,7 +166,7 @@ bool is_spread_object(std::string_view head, bool whole) {
 constexpr auto kChoose =
     "give --input-format jsonl (--skip-bad then leaves other lines out) or --input-format text"sv;
 
-// Why a file that has not the name of JSON lines is neither those nor text; nullopt: it is text.
+// Why a file without the name of JSON lines is neither these nor text; nullopt: it is text.
 std::optional<std::string> refusal_of_json(std::string_view head, bool whole,
                                            const FirstLines& lines) {
   const auto& [rows, objects, others] = lines.count;

@@ -243,7 +243,7 @@ Ordered unigram_of(const Model& model, int32_t unk_id) {
 
 // ---- sentencepiece: what the library cannot follow
 
-// Whether the library finds entries in a text that are no pieces.
+// Whether the library finds entries in a text that are not pieces.
 bool finds_names(const Model& model) {
   return std::ranges::any_of(model.pieces, [&](const Model::Piece& piece) {
     if (is_piece(piece)) return false;
@@ -252,7 +252,8 @@ bool finds_names(const Model& model) {
   });
 }
 
-// Whether pieces have characters that are no pieces themselves: the library cannot build such up.
+// Whether pieces have characters that are not pieces themselves, from which the library cannot
+// build them.
 bool has_rare_characters(const Model& model) {
   const Pieces pieces = pieces_of(model);
   return std::ranges::any_of(model.pieces, [&](const Model::Piece& piece) {
@@ -339,7 +340,7 @@ Ordered added_tokens(const Parts& parts) {
   return tokens;
 }
 
-// Puts a special piece in front of every text.
+// Adds a special piece before every text.
 Ordered post_processor(const Parts& parts, int32_t bos_id) {
   const auto found =
       std::ranges::find(parts.special, bos_id, &std::pair<int32_t, std::string>::first);

@@ -120,7 +120,7 @@ class Scanner {
     }
   }
 
-  // Any value, with all that lies in it.
+  // Any value, with everything inside it.
   bool value() {
     open_.clear();
     for (;;) {
@@ -136,7 +136,7 @@ class Scanner {
       } else if (!scalar()) {
         return false;
       }
-      // A value ends here, or the list of members does, and perhaps more with it.
+      // A value or a list of members ends here, and perhaps enclosing ones too.
       for (;;) {
         if (open_.empty()) return true;
         space();

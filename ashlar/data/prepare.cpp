@@ -14,11 +14,11 @@
 namespace ashlar::data {
 namespace {
 
-// A batch of documents is tokenized together when it holds so much text, or so many documents.
+// A batch of documents is tokenized once it holds this much text, or this many documents.
 constexpr size_t kBatchBytes = 8 << 20;
 constexpr size_t kBatchDocuments = 4096;
 constexpr int64_t kTaskBytes = 64 << 10;
-// A document in parts is encoded in such pieces: longer ones take more time a byte.
+// The pieces in which a document in parts is encoded; longer ones take more time per byte.
 constexpr size_t kPieceBytes = 32 << 10;
 
 std::string tokenizer_path(const std::string& prefix) {
@@ -199,7 +199,7 @@ DatasetInfo describe(const IndexedDataset& dataset) {
   return info;
 }
 
-// The first tokens as a person would read them, without those that were added beside the tokenizer.
+// The first tokens as text, without those that were added beside the tokenizer.
 std::string beginning_of(FileSystem& files, const IndexedDataset& dataset) {
   constexpr int64_t kMostTokens = 40;
   if (!dataset.sidecar() || !files.stat(tokenizer_path(dataset.prefix()), Links::kFollow))

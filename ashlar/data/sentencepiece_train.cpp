@@ -33,8 +33,8 @@ constexpr size_t kMaxLineBytes = 4096;
 constexpr int64_t kNumFixedPieces = 4 + 256;  // special ids and bytes
 constexpr int64_t kMaxVocab = 1 << 24;
 
-// How many bytes of a line to take: all, or at most `limit`, up to a space if there is one, else up
-// to the end of a character.
+// The number of bytes to take from a line: all, or at most `limit`, up to a space if there is one,
+// else up to the end of a character.
 size_t cut_of(std::string_view line, size_t limit) {
   if (line.size() <= limit) return line.size();
   const size_t space = line.rfind(' ', limit);
@@ -43,9 +43,9 @@ size_t cut_of(std::string_view line, size_t limit) {
   return complete > 0 ? complete : limit;
 }
 
-// An even sample, of bounded size, of pieces of which nobody knows how many will come.  Each has a
-// random number that its position decides; those below a limit are in, and the limit is halved
-// whenever they are too large together.
+// An even sample, of bounded size, from an unknown number of pieces.  Each piece has a random
+// number that its position decides; those below a limit are kept, and the limit is halved whenever
+// they are too large together.
 class Sample {
  public:
   void add(std::string_view piece) {
@@ -130,7 +130,7 @@ class Lines : public sentencepiece::SentenceIterator {
     return text;
   }
 
-  // The next document, or its next part behind what was left of the one before.
+  // Appends the next document, or its next part, to the rest of the one before.
   bool next_text() {
     while (!source_ || !source_->next(document_)) {
       if (source_) stored_before_ += source_->stored_done();

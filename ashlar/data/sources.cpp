@@ -11,7 +11,7 @@ namespace {
 
 using Dataset = std::shared_ptr<const IndexedDataset>;
 
-// Runs body; what it throws is thrown on behind the key whose value is to blame.
+// Runs body; its errors are rethrown with the key to blame in front.
 template <typename Body>
 auto blaming(std::string_view key, Body&& body) {
   try {

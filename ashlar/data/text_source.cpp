@@ -118,7 +118,7 @@ bool TextSource::fill() {
 }
 
 bool TextSource::next_line() {
-  size_t searched = at_, end;  // no line end stands between at_ and `searched`
+  size_t searched = at_, end;  // there is no line end between at_ and `searched`
   while ((end = buffer_.find('\n', searched)) == std::string::npos) {
     searched = buffer_.size() - at_;  // fill() moves the rest to the front
     ASHLAR_REQUIRE(searched <= static_cast<size_t>(kMaxDocumentBytes), kData,
@@ -197,7 +197,7 @@ bool TextSource::read_part(TextDocument& part) {
   return false;
 }
 
-// Parts that were given cannot be taken back: with kSkip a long file is read once before.
+// Returned parts cannot be taken back, so with kSkip a long file is read once beforehand.
 bool TextSource::skip_bad_file() {
   if (options_.bad == BadDocuments::kRefuse || is_utf8_file(files_, path_)) return false;
   skipped_.add({1, fmt::format("{}: the file is not UTF-8", path_)});

@@ -34,8 +34,8 @@ int64_t bin_bytes(const IndexedDataset& dataset) {
   return dataset.index().num_tokens() * size_of(dataset.index().type());
 }
 
-// Reads all of .bin and returns what is wrong with it, "" if nothing is.  Calls go_on(bytes of the
-// chunk) after each chunk; false ends the reading, which then found nothing.
+// Reads all of .bin and returns its fault, or "".  Calls go_on(bytes of the chunk) after each
+// chunk; false ends reading without a finding.
 std::string compare(FileSystem& files, const Target& target, function_ref<bool(int64_t)> go_on) {
   const auto file = files.open(target.bin());
   std::vector<std::byte> chunk(static_cast<size_t>(std::min(kVerifyBytes, target.bytes)));
@@ -93,8 +93,8 @@ DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& 
 
 struct BackgroundVerify::State {
   void run() {
-    // On Linux this is the priority of the calling thread alone.  Where it is refused the thread
-    // competes with compute, and finds the same.
+    // On Linux this is the priority of the calling thread alone.  If it is refused, the thread
+    // competes with compute, and has the same result.
     setpriority(PRIO_PROCESS, 0, 19);
     const auto start = Clock::now();
     std::optional<Error> found;
@@ -102,8 +102,8 @@ struct BackgroundVerify::State {
       for (size_t i = 0; i < targets.size() && !found && !stopped(); ++i) {
         const std::string finding = compare(*files, targets[i], [&](int64_t bytes) {
           read += bytes;
-          // The time at which so many bytes may have been read.  A thread that is behind it does
-          // not wait; one that is ahead waits here, where `stop` ends it at once.
+          // The time until which this many bytes may be read.  A thread that is late does not wait;
+          // one that is early waits here, where `stop` ends the wait at once.
           const std::chrono::duration<double> due(double(read) / bytes_per_s);
           std::unique_lock lock(mutex);
           return !wake.wait_until(lock, start + std::chrono::duration_cast<Clock::duration>(due),

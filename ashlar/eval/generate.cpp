@@ -11,7 +11,7 @@ namespace {
 
 using kernels::Context;
 
-// A call of one token keeps its memory; a prefill takes turns with others in another slot.
+// A call of one token keeps its memory; prefills share another slot.
 nn::Saved lay_out(Arena& arena, const nn::Model& model, int64_t num_tokens) {
   return nn::Saved::make(arena, model.weights(), model.types(), num_tokens, 1, nn::Keep::kNothing,
                          num_tokens == 1 ? 0 : 1);
@@ -76,7 +76,7 @@ std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
     const int32_t id = sample(spec.sampling, logits, decoder.length(), scratch);
     made.push_back(id);
     on_token(id);
-    // The last token is not fed: nobody asks for what follows it.
+    // The last token is not fed, since its logits are not needed.
     if (spec.stops_at(id) || int64_t(made.size()) == spec.max_tokens) break;
     logits = decoder.feed(std::span(&id, 1));
   }

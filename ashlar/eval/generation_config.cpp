@@ -10,7 +10,7 @@
 namespace ashlar::eval {
 namespace {
 
-constexpr int64_t kUsualTopK = 50;  // of transformers, where a file that draws is silent
+constexpr int64_t kUsualTopK = 50;  // default of transformers for sampling
 
 // Settings that are followed, here or, for ids, from config.json.
 constexpr std::array<std::string_view, 9> kFollowed = {
@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 31> kHarmless = {
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config",
     "disable_compile", "prefill_chunk_size", "low_memory", "max_window_size",
     "continuous_batching_config", "max_time",
-    // what its function returns beside the text
+    // results of its function beside the text
     "output_attentions", "output_hidden_states", "output_scores", "output_logits",
     "return_dict_in_generate",
     // beams alone read these; num_beams itself is judged below

@@ -57,8 +57,8 @@ void AveragedTensors::read(std::span<const Piece> pieces) const {
   if (models_.size() == 1) return models_[0].read(pieces);  // no bit changes
   int64_t count = 0;
   for (const Piece& piece : pieces) count += piece.data.numel();
-  // Kept for the next slab of this thread: fresh memory would cost as much as the reading.
-  // Room for the largest slab at once: what grew would leave holes behind.
+  // The memory is kept for the thread's next slab, since fresh memory would cost as much as
+  // reading, and has room for the largest slab, since growing would leave holes.
   thread_local std::vector<double> sum, term;
   sum.reserve(kSlabElements);
   term.reserve(kSlabElements);
@@ -72,7 +72,7 @@ void AveragedTensors::read(std::span<const Piece> pieces) const {
   }
   for (size_t n = 0; n < models_.size(); ++n) {
     models_[n].read(terms);
-    // The first is no sum with 0, which would turn -0 into 0.
+    // The first is not added to 0, which would turn -0 into 0.
     if (n == 0)
       for (int64_t i = 0; i < count; ++i) sum[size_t(i)] = weights_[n] * term[size_t(i)];
     else

@@ -29,7 +29,8 @@ bool same_bits(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
-// Elements of one type differ where their bits do; else where their values do, all NaN being alike.
+// Elements of one type differ if their bits do, those of two types if their values do; all NaN are
+// equal.
 template <typename A, typename B>
 bool differ(A a, B b) {
   if constexpr (std::is_same_v<A, B>) {
@@ -55,7 +56,7 @@ ValueDiff compare_one_by_one(const A* a, const B* b, int64_t count) {
   return found;
 }
 
-// Without branches, where every element is finite and no sum overflows; else one by one.
+// Compares without branches if every element is finite and no sum overflows, else one by one.
 template <typename A, typename B>
 ValueDiff compare_few(const A* a, const B* b, int64_t count) {
   if constexpr (std::is_same_v<A, B>)
@@ -81,8 +82,8 @@ ValueDiff compare(const A* a, const B* b, int64_t count) {
   return found;
 }
 
-// Calls body with a pointer to elements of the tensor's type.  F16 is compared by its bits alone,
-// as the integer that they are.
+// Calls body with a pointer to elements of the tensor's type.  F16 is compared only by its bits, as
+// integers.
 template <typename F>
 ValueDiff with_elements(const Tensor& tensor, F&& body) {
   const std::byte* data = tensor.data;
@@ -139,7 +140,7 @@ class Comparison {
   }
 
  private:
-  // Whether tensors of the component are compared; if only one side can hold it, they are left out.
+  // Whether tensors of the component are compared: not if only one side can hold it.
   bool wanted(checkpoint::Component component) {
     if (options_.component && component != *options_.component) return false;
     if (component == checkpoint::Component::kModel || (!a_.hugging_face() && !b_.hugging_face()))
@@ -187,12 +188,12 @@ class Comparison {
     size_t place;  // in result_.tensors
     const StoredTensor *a, *b;
   };
-  // The elements of a slab, one side's behind the other's.
+  // The elements of a slab, those of one side after those of the other.
   struct Scratch {
     std::vector<uint64_t> a, b;
   };
 
-  // The ranges of the slab as tensors, each from a new element of `memory` on.
+  // The ranges of the slab as tensors, each at its own elements of `memory`.
   std::vector<Tensor> read(const StoredTensors& side, const StoredTensor* Pair::*which,
                            const Slab& slab, std::vector<uint64_t>& memory) const {
     std::vector<int64_t> begin;

@@ -33,7 +33,7 @@ bool is_run(FileSystem& files, const std::string& path) {
   return files.stat(join(path, kCheckpointsDirectory)) && files.stat(join(path, kRecipeFile));
 }
 
-// The run whose directory, or whose root of checkpoints, the path is; "" if there is none.
+// The directory of the run if the path is that or the run's checkpoint root; else "".
 std::string run_of(FileSystem& files, const std::string& path) {
   if (is_run(files, path)) return path;
   const std::string parent = parent_of(path);

@@ -10,7 +10,7 @@
 namespace ashlar::models {
 namespace {
 
-// A range with the place of its first element in the reader's files.
+// A range with the position of its first element in the reader's files.
 struct Placed {
   Range range;
   int64_t place, element_bytes;
@@ -39,8 +39,8 @@ class Cutter {
   }
 
  private:
-  // Elements until the slab is full, or until the last border of chunks before; 0: the next slab
-  // has more of them.
+  // Elements until the slab is full, or until the last border of chunks before that; 0: the next
+  // slab takes more of them.
   int64_t room(const Placed& placed) const {
     const int64_t left = kSlabElements - used_;
     if (placed.range.count <= left) return left;
@@ -101,7 +101,7 @@ void for_each_slab(std::span<const Slab> slabs, int num_threads, Log* log, const
   std::optional<Progress> progress;
   if (log) progress.emplace(*log, label, total, "elements");
   std::mutex mutex;                  // of the progress
-  std::atomic<bool> failed = false;  // what is left need not be tried
+  std::atomic<bool> failed = false;  // the remaining slabs are skipped
   Threads threads(num_workers(num_threads));
   threads.run(int64_t(slabs.size()), [&](int64_t n, int worker) {
     const Slab& slab = slabs[size_t(n)];

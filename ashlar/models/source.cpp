@@ -10,7 +10,7 @@
 namespace ashlar::models {
 namespace {
 
-// The step is whole as it was committed; what is judged here is that a model was committed.
+// Checks that the step holds a whole model; the step itself is whole as it was committed.
 void require_model(const checkpoint::StepReader& reader, const ModelSource& source) {
   for (const LogicalTensor& wanted : nn::logical_tensors(source.spec, DType::kF32)) {
     const checkpoint::IndexTensor* stored = reader.find(wanted.name);
@@ -63,7 +63,7 @@ DescribedModel describe_source(FileSystem& files, const std::string& path) {
   if (files.stat(join(place, checkpoint::kCommitName)))
     return {model_of_step(checkpoint::StepReader(files, place)), place};
   std::vector<checkpoint::StepRef> steps = checkpoint::committed_steps(files, place);
-  for (;;) {  // all but the oldest may be damaged
+  for (;;) {  // all steps except the oldest may be damaged
     const std::string directory = steps.back().directory;
     steps.pop_back();
     try {

@@ -9,7 +9,7 @@
 namespace ashlar::models {
 namespace {
 
-// The three choices, as steps of 0.1.0 have them.
+// Reads the three choices that steps of 0.1.0 have in model.json.
 void read_choices(const Fields& fields, ModelSpec& model) {
   const std::string& skip = fields.text("skip_output");
   if (skip != "zero" && skip != "identity")
@@ -24,7 +24,7 @@ void read_choices(const Fields& fields, ModelSpec& model) {
   change_each<CcaSpec>(model, [&](CcaSpec& mixer) { mixer.qk_norm_eps = eps; });
 }
 
-// Sizes that fit each other, as those of a recipe or a config.json do.
+// Returns the model, whose sizes must fit each other as in a recipe or a config.json.
 ModelSpec checked(ModelSpec model, const std::string& place) {
   try {
     validate(model);

@@ -51,7 +51,7 @@ BranchParameters parameters_of(const MoeSpec& spec, int64_t hidden_size, bool fi
   return {common + p.experts, common + spec.experts_of_token() * p.expert, p.buffers};
 }
 
-// Multiply-adds of a token: of products, of the scores with each key that it reads, and of the
+// Multiply-adds per token: of products, of the scores with each key that it reads, and of the
 // states that it changes and reads.
 struct BranchFlop {
   double products = 0;

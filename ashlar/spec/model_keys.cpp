@@ -34,7 +34,7 @@ std::string combined_name(const LayerType& type) {
   return fmt::format("{}{}+{}", type.mixer, type.sliding ? "_sliding" : "", type.feed_forward);
 }
 
-// Softmax mixers can see a window only; a state has none.
+// Softmax mixers can be limited to a window; states cannot.
 bool may_slide(std::string_view mixer) {
   return mixer != LinearSpec::kKind;
 }
@@ -50,7 +50,7 @@ std::vector<LayerType> all_layer_types() {
 
 // --- keys to specs, and back: a pair of functions for each kind ---
 
-// Heads, what of them RoPE rotates, and how far they see: the same keys for every softmax mixer.
+// Heads, their rotated part and their window have the same keys for every softmax mixer.
 template <typename Spec>
 void give_heads(const ModelKeys& keys, bool sliding, Spec& spec) {
   spec.num_query_heads = keys.num_attention_heads;

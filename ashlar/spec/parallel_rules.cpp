@@ -79,7 +79,7 @@ std::string cp_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   const int64_t S = recipe.data.sequence_length;
   const bool zigzag = p.cp_layout == CpLayout::kZigzag;
-  // A halo comes from the chunk before, so a chunk has as many tokens.
+  // A halo comes from the chunk before, so a chunk has at least as many tokens.
   const int64_t reach = std::max<int64_t>(1, model_of(recipe.model).halo_reach());
   const std::string least = reach == 1 ? "1 token" : fmt::format("{} tokens", reach);
   const auto legal = [&](int64_t cp) {
@@ -113,8 +113,8 @@ std::string state_rule(const Recipe& recipe) {
       kStateExchangeNames[size_t(p.state_exchange)]);
 }
 
-// Every tsp rank holds equally many whole key heads with their query heads, or as many ranks hold
-// each; and an equal width.
+// Every tsp rank holds equally many whole key heads with their query heads, or each key head is
+// held by equally many ranks; and an equal width.
 std::string tsp_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   const ModelKeys& m = recipe.model;
@@ -224,7 +224,7 @@ std::string ep_rule(const Recipe& recipe) {
       ep, recipe.model.num_experts, nearest(ep, recipe.model.num_experts, legal));
 }
 
-// With all_to_all a rank computes with whole heads of those that tp leaves it, and some ranks may
+// With all_to_all a rank computes with some whole heads of its tp rank's, and several ranks may
 // compute with the same key head.
 std::string cp_heads_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
@@ -267,7 +267,7 @@ bool dp_fits(const Recipe& recipe, int64_t dp) {
   return batches % dp == 0 && num_streams(recipe) % dp == 0;
 }
 
-// "1 2 4", times what a dp rank consists of.
+// "1 2 4", times the ranks that form a dp rank.
 std::string legal_dp(const Recipe& recipe, int64_t times) {
   std::string list;
   for (int64_t dp = 1; dp <= num_streams(recipe); ++dp)

@@ -136,7 +136,7 @@ std::optional<double> to_double(std::string_view text) {
   return value;
 }
 
-// "PREFIX" or "A:0.7,B:0.3"; what follows a colon without being a number belongs to the path.
+// "PREFIX" or "A:0.7,B:0.3"; text after a colon that is no number belongs to the path.
 std::optional<std::vector<BlendEntry>> blend_of_text(std::string_view text) {
   std::vector<BlendEntry> blend;
   if (text.empty()) return blend;

@@ -55,8 +55,8 @@ Json tokens(const std::vector<int64_t>& ids) {
   return ids.size() > 1 ? Json(ids) : token(ids.empty() ? -1 : ids[0]);
 }
 
-// Ids that no text of the model has: transformers takes them too, and meets none.  An id of padding
-// it refuses, as validate() does.
+// Removes ids outside the vocabulary, which no text has; transformers accepts them too.  It refuses
+// such an id of padding, as validate() does.
 void pass_over_ids_outside(const std::string& source, HfConfig& config) {
   ModelSpec& model = config.model;
   const auto outside = [&](const char* key, int64_t id) {

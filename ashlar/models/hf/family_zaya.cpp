@@ -30,7 +30,7 @@ struct Zaya {
   }
 };
 
-// Checks what every ZAYA1 has, whatever the form: the opposite would be another architecture.
+// Checks the choices of every ZAYA1, in any form; other values would be another architecture.
 void require_architecture(const HfFields& fields) {
   for (const char* key : {"zaya_use_mod", "zaya_use_eda", "zaya_high_prec", "scale_residual_merge",
                           "gated_linear_unit", "cca", "tie_word_embeddings"})
@@ -72,7 +72,7 @@ int64_t experts_of_layers(const HfFields& fields) {
   return experts;
 }
 
-// The number of sub-layers of a legacy config.  Its lists tell where there are any, because
+// The number of sub-layers of a legacy config: the length of its lists, if there are any, because
 // num_hidden_layers is stale beside them.
 int64_t legacy_sub_layers(const HfFields& fields, std::map<std::string, std::string>& keys) {
   int64_t count = 0;
@@ -220,7 +220,7 @@ void read_layer_types(const HfFields& fields, Zaya& zaya) {
 }
 
 // rope_parameters.hybrid and .hybrid_sliding, each {rope_type, rope_theta, partial_rotary_factor};
-// what they leave out keeps what read_common() found.
+// keys that they leave out keep the values of read_common().
 void read_rope(const HfFields& fields, Zaya& zaya) {
   if (!fields.has("rope_parameters")) return;
   const Json& groups = fields.at("rope_parameters");
@@ -265,7 +265,8 @@ void read_native(const HfFields& fields, HfConfig& config, Zaya& zaya) {
   read_rope(fields, zaya);
 }
 
-// A config names no form.  Keys that only one form has tell; lists tell 2025 from 2026.
+// A config does not name its form.  Keys that only one form has identify it; lists tell 2025 from
+// 2026.
 HfForm form_of(const HfFields& fields) {
   for (const char* key : {"moe_intermediate_size", "router_hidden_size", "layer_types"})
     if (fields.has(key)) return HfForm::kNative;

@@ -22,7 +22,7 @@ namespace {
 enum class Home : uint8_t { kAttention, kExperts, kEachExpert, kNextAttention };
 
 struct Rule {
-  std::string_view native, legacy;  // of prefixes; what follows is the same
+  std::string_view native, legacy;  // prefixes; the rest of the name is the same
   Home home;
 };
 constexpr Rule kRules[] = {

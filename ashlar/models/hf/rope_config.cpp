@@ -118,7 +118,7 @@ void read_rope(const HfFields& fields, const HfDefaults& defaults, int64_t max_p
   } else {
     attention.rope_theta = fields.positive_or(theta, defaults.rope_theta);
   }
-  // Programs that read rope_parameters alone would take another base.
+  // Programs that read only rope_parameters would use another base.
   if (fields.has("rope_scaling") && fields.has("rope_parameters")) {
     const Json& other = fields.at("rope_parameters");
     if (const auto at = other.find(theta); at != other.end() && *at != attention.rope_theta)

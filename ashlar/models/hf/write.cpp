@@ -40,7 +40,7 @@ struct Source {
   int64_t bytes() const { return tensor.shape.numel() * size_of(dtype); }
 };
 
-// A tensor of a file that is made of several natives has one type, which they all get.
+// If a tensor of a file is made of several natives, they all get its type.
 std::vector<Source> sources_of(const ModelSpec& spec, std::span<LogicalTensor> natives,
                                HfLayout layout) {
   std::vector<Source> sources;
@@ -58,7 +58,7 @@ std::vector<Source> sources_of(const ModelSpec& spec, std::span<LogicalTensor> n
   return sources;
 }
 
-// Consecutive tensors until the next would pass the limit; a larger tensor has a file of its own.
+// Each file takes consecutive tensors up to the limit; a larger tensor gets a file of its own.
 std::vector<std::vector<Source>> cut_into_files(std::vector<Source> sources,
                                                 int64_t max_file_bytes) {
   std::vector<std::vector<Source>> shards;
@@ -176,7 +176,7 @@ class Writer {
   }
 
  private:
-  // Memory of a worker, and what it found.
+  // The memory and the statistics of a worker.
   struct Worker {
     std::vector<double> read, rounded;
     HfWriteStats stats;
