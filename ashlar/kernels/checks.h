@@ -1,4 +1,4 @@
-// What the contracts of kernels (kernels/X.cpp) check and count alike.  Knows no device.
+// Checks and counts shared by the contracts of kernels (kernels/X.cpp).  Knows no device.
 #pragma once
 
 #include <initializer_list>
@@ -12,11 +12,11 @@ namespace ashlar::kernels {
 inline bool is_stream(DType dtype) {  // the stream, its parameters and statistics
   return dtype == DType::kF64 || dtype == DType::kF32;
 }
-inline bool is_real(DType dtype) {  // what meets products
+inline bool is_real(DType dtype) {  // inputs of products
   return is_stream(dtype) || dtype == DType::kBF16;
 }
 
-// Assert shape and type of one tensor, on behalf of the line that calls.
+// Asserts shape and type of one tensor, and names the calling line if they are wrong.
 inline void check_tensor(const Tensor& t, const Shape& shape, DType dtype,
                          std::source_location at = std::source_location::current()) {
   if (t.shape != shape || t.dtype != dtype)

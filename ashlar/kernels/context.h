@@ -1,12 +1,12 @@
-// What every kernel is told besides its tensors: where to run, on which threads, and who records.
+// The context that every kernel receives besides its tensors: device, threads, workspace and trace.
 //
 // A kernel looks at the dtype of its tensors and at the instruction set: fp64 always runs the plain
 // reference; fp32 and bf16 run the fast path of isa() unless the Context asks for the reference.
 // On the meta device a kernel checks its shapes, records its cost and returns.
 //
 // A call with more than four tensors takes a struct, filled with designated initialisers.  The
-// compiler refuses a call that leaves out a member without a default; `= {}` marks what may be
-// absent.
+// compiler rejects a call that leaves out a member without a default; `= {}` marks members that may
+// be absent.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ struct Context {
   Device device = Device::kCpu;
   Threads* threads = nullptr;  // never null on the CPU
   Arena* workspace = nullptr;  // stack memory of the calling step
-  bool reference = false;      // run the plain reference even where a fast path exists
-  Trace* trace = nullptr;      // null: nobody records
+  bool reference = false;      // run the plain reference even if a fast path exists
+  Trace* trace = nullptr;      // null: nothing is recorded
 
   bool meta() const { return device == Device::kMeta; }
   bool recording() const { return trace && trace->recording(); }
-  // Where the step is now, recorded or not.  block -1: in no block.
+  // Sets the place in the step, recorded or not.  block -1: in no block.
   void enter(std::string_view phase, int64_t block = -1) const {
     if (trace) trace->enter(phase, block);
   }
@@ -42,9 +42,10 @@ struct Context {
   void enter_micro_batch(int64_t number) const {
     if (trace) trace->enter_micro_batch(number);
   }
-  // A kernel states what it is about to do, and keeps the result until it returns.  dtype: of a
-  // product what multiplies, else of the stream.  dims: of a product and its like.  varies: what
-  // cost is proportional to beside shapes; `count` of it are in cost.
+  // A kernel records its call, and keeps the result until it returns.  dtype: the type that a
+  // product multiplies, else the stream's.  dims: sizes of a product or a similar operation.
+  // varies: the quantity besides shapes that cost is proportional to, of which cost includes
+  // `count`.
   Trace::Scope record(std::string_view op, DType dtype, Cost cost, const TraceDims& dims = {},
                       TraceEvent::Varies varies = TraceEvent::Varies::kNo,
                       int64_t count = 0) const {

@@ -1,6 +1,6 @@
-// Copying, adding and setting elements, whatever they mean: halos, caches, shards, token ids.  Code
-// outside of kernels/ moves memory of tensors by these only (scripts/check_memory.sh), so that a
-// dry run counts what is moved and another device can move it.
+// Copying, adding and setting elements of any meaning: halos, caches, shards, token ids.  Code
+// outside of kernels/ moves memory of tensors only through these (scripts/check_memory.sh), so that
+// a dry run counts the bytes moved and another device can move them.
 //
 // Shapes   matrices of equal rows and cols; tensors of equal numel, whatever their shapes.
 // Types    copy, copy_rows: both of one type, or each F64, F32 or BF16 (to nearest even).
@@ -9,7 +9,7 @@
 //          I64 too; numbers: F32 or F64.
 // Limits   from and to share no element; no two pairs of copy_rows write one row.
 // Cost     reads and writes each element once (add reads `to` too); add: 1 flop an element.
-// Threads  tasks of 256 KiB; what lands in an element does not depend on their number.
+// Threads  tasks of 256 KiB; results do not depend on the number of threads.
 #pragma once
 
 #include <span>
@@ -29,21 +29,21 @@ void fill(const Context&, const Tensor& to, double value);
 struct RowPair {
   int64_t from, to;  // rows
 };
-// Copies row by row.  cols are equal; rows of `to` that no pair names keep what they have.
+// Copies row by row.  cols are equal; rows of `to` that are in no pair keep their contents.
 void copy_rows(const Context&, std::span<const RowPair> rows, const Matrix& from, const Matrix& to);
 
-// Elements [begin, begin + length) of a box of a tensor, counted row-major in the box, where memory
-// holds the tensor's own row-major elements from number `first` on: there they lie in runs.
+// Elements [begin, begin + length) of a box of a tensor, counted row-major in the box.  In memory
+// that holds the tensor's row-major elements from number `first` on, they lie in runs.
 struct BoxRange {
   const Shape& tensor;
   const Box& box;
   int64_t begin, length, first;
 };
-// Between that memory and one where the elements lie one after another.
+// Copy between that memory and one in which the elements lie one after another.
 void copy_from_runs(const Context&, const BoxRange&, const Tensor& runs, const Tensor& packed);
 void copy_to_runs(const Context&, const BoxRange&, const Tensor& packed, const Tensor& runs);
 
-// A list of the host, read at once.
+// Copies a list of the host, which is read before the call returns.
 void upload(const Context&, std::span<const int32_t> from, const Tensor& to);
 void upload(const Context&, std::span<const double> from, const Tensor& to);
 // Into a list of the host, which has the elements when the call returns: it waits for what computes

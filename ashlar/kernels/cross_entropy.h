@@ -4,7 +4,7 @@
 //   dlogits_t = (softmax(logits_t) - onehot) * scale
 //
 // The model walks over chunks of tokens (products of linear.h make the logits of one chunk), so
-// that tokens x vocabulary never exists in full.
+// that the logits of all tokens never exist at once.
 // Shapes   t tokens of the chunk, V classes.  logits [t, V]; targets [t] I32, -1: no loss, zero
 //          gradient; loss [t].
 // Types    logits, loss: F32 or F64; dlogits: BF16, F32 or F64, and may share memory with logits

@@ -3,7 +3,7 @@
 // Shapes   ids [T] I32; emb and demb [V, H]; a b da db [H]; x dx [T, H].
 // Types    F32 or F64.
 // Cost     2*T*H flop forward, 6*T*H backward; plain 0 and T*H; bytes T*H reads and writes.
-// Numerics demb: rows of one id are added in token order, whatever the threads.
+// Numerics demb: rows of one id are added in token order, for any number of threads.
 // Errors   an id outside [0, V) is kData (the batch comes from a file): names the id and the row.
 #pragma once
 
@@ -24,7 +24,7 @@ struct EmbeddingBackward {
   Tensor scale_H = {}, bias_H = {};
   Tensor dx_TH;
   Tensor demb_VH;         // added to
-  int32_t fixed_id = -1;  // whose row gets nothing, as padding_idx of PyTorch; -1: none
+  int32_t fixed_id = -1;  // id whose row gets no gradient, as padding_idx in PyTorch; -1: none
   Tensor dscale_H = {}, dbias_H = {};  // added to
 };
 void embedding_backward(const Context&, const EmbeddingBackward&);

@@ -1,5 +1,5 @@
-// Queries, keys and values of linear attention, from a fused product or a convolution of it to what
-// the recurrence reads (recurrence.h).
+// Queries, keys and values of linear attention, from a fused product, or a convolution of it, to
+// the inputs of the recurrence (recurrence.h).
 //
 //   qhat_h = unit( f(q_h) ),  khat_h = unit( f(k_h) ),  vhat_h = g(v_h)
 //   f: identity, SiLU, ReLU or elu(x) + 1;  g: identity or SiLU
@@ -10,7 +10,7 @@
 // Shapes   T tokens, K heads of q and k with dk channels, H heads of v with dv.  qkv dqkv
 //          [T, 2 K dk + H dv] = q | k | v (a strided Matrix); qhat khat dqhat dkhat [T, K dk]; vhat
 //          dvhat [T, H dv]; rstd_q rstd_k [T, K].
-// Types    qkv, rstd and dqhat dkhat dvhat: F32 or F64; qkv too BF16 where it comes from a
+// Types    qkv, rstd and dqhat dkhat dvhat: F32 or F64; qkv also BF16 if it comes from a
 //          convolution in activation type; qhat khat vhat and dqkv: also BF16.
 // Cost     8 flop an element of qkv forward, 16 backward.  Bandwidth-bound.
 #pragma once
@@ -24,9 +24,9 @@ enum class FeatureMap : uint8_t { kIdentity, kSilu, kRelu, kEluPlusOne };
 
 struct LinearHeadsShape {
   int64_t K, H, dk, dv;
-  FeatureMap keys = FeatureMap::kIdentity;    // of q and k
+  FeatureMap keys = FeatureMap::kIdentity;    // the map of q and k
   FeatureMap values = FeatureMap::kIdentity;  // kIdentity or kSilu
-  bool unit_keys = false;                     // q and k are brought to unit length
+  bool unit_keys = false;                     // q and k are scaled to unit length
   int64_t width() const { return 2 * K * dk + H * dv; }
 };
 

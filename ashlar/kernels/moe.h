@@ -1,8 +1,8 @@
-// Moving tokens to the k experts of each and back, dropless; SwiGLU between the two products of
-// experts or of a dense MLP; what a shared expert adds.
+// Moves tokens to the k experts of each and back, dropless; SwiGLU between the two products of
+// experts or of a dense MLP; the addition of a shared expert's output.
 //
 //   plan     rows sorted by expert, tokens of one expert in token order; skipped choices (class E)
-//            get no row, nor do those of padding (kNoClass), which are not counted either
+//            and those of padding (kNoClass) get no row, and the latter are not counted
 //   gather   x_rows[i] = m[token_of_row[i]]
 //   combine  e_t = sum over j of p_tj * y_rows[row_of_token[t, j]], in the order of j;
 //            skip: adds nothing, or p_tj * m_t with identity semantics
@@ -16,8 +16,8 @@
 //          the first row_of_expert[E] rows hold tokens, the rest are undefined and never read.
 // Types    m, x_rows, act and their gradients: F32, BF16 or F64; y_rows, gate_up, e: F32, F64 or
 //          BF16.
-// Numerics deterministic: a token's results are added up in the order of j, whatever the device
-//          that made them.
+// Numerics deterministic: a token's results are added in the order of j, whichever device computed
+//          them.
 #pragma once
 
 #include "ashlar/kernels/context.h"
@@ -34,7 +34,7 @@ struct RoutePlan {
   Tensor row_of_expert_E1;  // I32 [E+1]: expert e owns rows [row_of_expert[e], row_of_expert[e+1])
   Tensor token_of_row_R;    // I32 [R]
   Tensor row_of_token_Tk;   // I32 [T, k]; -1: skipped, or padding
-  Tensor count_X;           // I64 [E+1]: choices of each class, skip last; padding in none
+  Tensor count_X;           // I64 [E+1]: choices of each class, skip last, without padding
 };
 
 void route_plan(const Context&, int64_t num_experts, const Tensor& expert_Tk,
@@ -81,8 +81,8 @@ struct SharedAddBackward {
 void shared_add_backward(const Context&, const SharedAddBackward&);
 
 // Works on the rows that belong to an expert, the first row_of_expert[E]; without row_of_expert on
-// all T rows.  Its cost counts all T rows, as that of the products around it: the host does not
-// read row_of_expert.
+// all T rows.  Cost counts all T rows, as in the products around it, since the host does not read
+// row_of_expert.
 void swiglu_forward(const Context&, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,
                     const Tensor& act_TF);
 void swiglu_backward(const Context&, const Tensor& row_of_expert_E1, const Tensor& dact_TF,

@@ -9,16 +9,16 @@
 // Shapes   X [G, M, N], replaced.
 // Types    X: F32 or F64.  compute BF16: X, A and b A + c A^2 are kept in bf16, sums in fp32; F32,
 //          F64: throughout.
-// Form     fp32: every iterate is a polynomial of A_0 times X, and polynomials of A_0 commute.  So
-//          where it takes fewer flop, the steps run on m x m matrices alone: with
-//          P = a I + b A + c A^2, Q <- P Q and A <- P A P; at last X <- Q X.  A singular value s
-//          enters as s^2, known to fp32 rounding of the largest one: those below 3e-4 of the norm
-//          are less exact than in the direct form, and mapped alike.  bf16 would lose those below
+// Form     fp32: every iterate is a polynomial of A_0 times X, and polynomials of A_0 commute.  If
+//          this takes fewer flop, the steps run on m x m matrices alone: with
+//          P = a I + b A + c A^2, Q <- P Q and A <- P A P; at the end X <- Q X.  A singular value s
+//          enters as s^2, exact to fp32 rounding of the largest one: values below 3e-4 of the norm
+//          are less exact than in the direct form, but mapped alike.  bf16 would lose values below
 //          0.06, so it keeps the direct form, as do fp64 and the reference.
 // Cost     newton_schulz_flop; bytes: X read and written.
 // Numerics the same bits for any thread count.
-// Threads  whole matrices side by side where there are enough of them, else tiles of one matrix
-//          after the other. The workspace holds one matrix's operands per thread at work, so
+// Threads  whole matrices in parallel if there are enough of them, else the tiles of one matrix
+//          after the other.  The workspace holds one matrix's operands per active thread, so
 //          Context.threads must be set on meta too.
 #pragma once
 

@@ -1,23 +1,22 @@
-// RMSNorm, alone and fused with the residual merge before it: ZAYA1's, the plain sum, or MiniMax's,
-// whose residual is what the branch was given, normed.
+// RMSNorm, alone and fused with the residual merge before it: ZAYA1's merge, the plain sum, or
+// MiniMax's, whose residual is the branch's normed input.
 //
 //   merge    h = (o + bo) * ao + (r + br) * ar                the bias is added before the scale
 //            h = beta o + alpha r                             without MergeParams
-//            h = beta o + alpha ((c + v) r rstd_r)            given the norm before the branch,
-//                                                             of weight v
+//            h = beta o + alpha ((c + v) r rstd_r)            with the norm before the branch, of
+//                                                             weight v
 //   norm     y = (c + w) * h * rstd,   rstd = (mean(h^2) + eps)^(-1/2)   c: weight_offset, 0 or 1
 //
 // Source   RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467.  Merge: ZAYA1, arXiv 2511.17127.
-//          Weights that begin at 0, with an offset of 1: Qwen3-Next's release.  Residuals that are
-//          normed: MiniMax-01, arXiv 2501.08313.
+//          Weights that start at 0, with an offset of 1: Qwen3-Next's release.  Normed residuals:
+//          MiniMax-01, arXiv 2501.08313.
 // Shapes   T tokens, H width.  o r h y do dr dh dy: [T, H]; ao bo ar br w and their gradients: [H];
 //          rstd [T].
-// Types    stream (o r h dh dr): F32 or F64.  y, dy and d_o: F32, F64 or BF16 (they meet the
-//          products); parameters and their gradients: stream type.
-// Cost     forward 8*T*H flop, backward 22*T*H; without MergeParams 5*T*H and 11*T*H (12*T*H where
-//          h is recomputed); the merge alone 4*T*H and 8*T*H, plain T*H and nothing; where the
-//          residual is normed 4*T*H more forward, 3*T*H backward; bytes: every tensor once.
-//          Bandwidth-bound.
+// Types    stream (o r h dh dr): F32 or F64.  y, dy and d_o: F32, F64 or BF16 (inputs of products);
+//          parameters and their gradients: stream type.
+// Cost     forward 8*T*H flop, backward 22*T*H; without MergeParams 5*T*H and 11*T*H (12*T*H if h
+//          is recomputed); the merge alone 4*T*H and 8*T*H, plain T*H and nothing; with a normed
+//          residual 4*T*H more forward, 3*T*H backward; bytes: every tensor once.  Bandwidth-bound.
 // Numerics statistics in fp32 with a fixed order of summation; parameter gradients: partial sums
 //          per block of 64 tokens, blocks added in order: the same bits for any thread count.
 #pragma once
@@ -46,12 +45,13 @@ struct RmsNormBackward {
 };
 void rms_norm_backward(const Context&, const RmsNormBackward&);
 
-// Of a merge without MergeParams.
+// The factors of a merge without MergeParams.
 struct MergeFactors {
   double alpha = 1, beta = 1;
 };
 
-// w, y and rstd are present, or none of them: then it is the merge alone, and eps is not read.
+// w, y and rstd are all present, or all absent; in the second case only the merge runs, and eps is
+// not read.
 struct MergeNormForward {
   double eps;
   Tensor o_TH, r_TH;
@@ -65,14 +65,14 @@ struct MergeNormForward {
 void merge_norm_forward(const Context&, const MergeNormForward&);
 
 // dh = norm backward of (dy + dy_in) (+ dh_in);  d_o = dh * ao;  dr = dh * ar.  Without MergeParams
-// d_o = beta dh and dr = alpha dh, and o and r are read only where h is absent: given h, they may
-// be absent.  Of the merge alone dh is dh_in, and dy, h, rstd, w and dw are absent.
+// d_o = beta dh and dr = alpha dh, and o and r are read only if h is absent; if h is present, they
+// may be absent.  For the merge alone, dh is dh_in, and dy, h, rstd, w and dw are absent.
 //
-// Where the residual was r normed, dr is the gradient of that: dy_in of the norm before the branch,
-// which gives its weight a gradient too.  h is then present.
+// If the residual was normed, dr is the gradient of the normed r, and thus dy_in of the norm before
+// the branch, which then also adds to the gradient of its weight.  h is then present.
 struct MergeNormBackward {
   Tensor dy_TH = {};
-  // The gradients that reached h, and y, along the stream; absent: none.
+  // The gradients of h and of y that arrive along the stream; absent: none.
   Tensor dh_in_TH = {}, dy_in_TH = {};
   Tensor o_TH = {}, r_TH = {};
   Tensor h_TH = {};  // absent: recomputed from o and r

@@ -1,4 +1,4 @@
-// The output of attention, weighted channel by channel: what the output projection reads.
+// The gate on the output of attention, channel by channel, before the output projection.
 //
 //   y = att * sigmoid(gate)
 //   datt = dy * sigmoid(gate),  dgate = dy * att * sigmoid(gate) * (1 - sigmoid(gate))

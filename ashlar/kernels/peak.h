@@ -1,4 +1,5 @@
-// The rate of multiply-adds that this machine's registers sustain: the peak that MFU is a share of.
+// The rate of multiply-adds that this machine's registers sustain, the peak by which MFU is
+// defined.
 #pragma once
 
 #include "ashlar/kernels/context.h"
@@ -9,12 +10,12 @@ namespace ashlar::kernels {
 // the instructions that products of `compute` use on isa().  Takes a few milliseconds.
 double measure_peak_flops(const Context&, DType compute);
 
-// The flop that the threads of the context do in such chains within so many seconds.
+// The flop that the threads of the context do in such chains within the given seconds.
 int64_t flop_within(const Context&, DType compute, double seconds);
 
-// Whether isa() multiplies bf16 faster than fp32: AMX tiles do; of the dot products of AVX-512 some
-// cores do twice as many as fp32 multiply-adds in a second, others half as many.  Those are timed
-// once a process (some milliseconds), in turns, so that a load hits both.
+// Whether isa() multiplies bf16 faster than fp32.  AMX tiles do; AVX-512 dot products run at twice
+// the rate of fp32 multiply-adds on some cores, at half the rate on others.  They are timed once
+// per process (some milliseconds), alternately, so that a load affects both.
 bool bf16_is_faster();
 
 }  // namespace ashlar::kernels

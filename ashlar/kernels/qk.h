@@ -1,4 +1,5 @@
-// CCA between convolutions and attention: QK mean, QK norm, temperature, partial RoPE, late values.
+// CCA between convolutions and attention: QK mean, QK norm, temperature, partial RoPE, delayed
+// values.
 //
 //   Q_h    = y[q,h] + b1[q,h] + (q_h + k_j(h)) / 2
 //   K_j    = y[k,j] + b1[k,j] + (k_j + mean_{h of j} q_h) / 2
@@ -24,20 +25,20 @@
 
 namespace ashlar::kernels {
 
-// The heads at hand: all, or a share of a model's (tensor parallelism).
+// The heads of this rank: all, or a share of a model's (tensor parallelism).
 struct QkShape {
   int64_t N, K, D;
   int64_t rotary_dim;    // rho, even
   double eps;            // guard under the root
   int64_t group = 0;     // query heads of the whole model per key head; 0: N / K
-  int64_t delayed = -1;  // so many of the K*D value columns, the last ones, are vd; -1: half
+  int64_t delayed = -1;  // number of the K*D value columns that are vd, the last ones; -1: half
   int64_t C() const { return (N + K) * D; }
   int64_t G() const { return group > 0 ? group : N / K; }
   int64_t num_delayed() const { return delayed >= 0 ? delayed : K * D / 2; }
 };
 
-// Where other ranks hold query heads of these key heads (G() is not N / K), the sums over a key
-// head's queries, here of the local ones, are to be added up over the ranks: q_sum before
+// If other ranks hold query heads of these key heads (G() is not N / K), these functions compute
+// sums over a key head's local queries, which the caller adds up over the ranks: q_sum before
 // qk_forward, dq_sum before qk_backward.  Without such ranks both are absent.
 //   q_sum_j = sum_h q_h;  dq_sum_j = sum_h dQ_h
 void qk_query_sums(const Context&, const QkShape&, const Tensor& qkv, const Tensor& q_sum_TKD);

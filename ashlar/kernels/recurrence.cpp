@@ -62,7 +62,7 @@ void check(const Recurrence& x, const RecurrenceGradients& g) {
   if (g.dbeta_TH) check_tensor(g.dbeta_TH, {T, H}, dtype);
 }
 
-// Flop of a token and head: so many times B dk, B dv and dk dv.
+// Flop per token and head, as multiples of B dk, B dv and dk dv.
 struct Work {
   int64_t keys, values, states;
 };

@@ -4,17 +4,17 @@
 //   w_t = v_t                                   linear attention with decay a
 //   w_t = beta_t (v_t - (Diag(a_t) M_{t-1})^T k_t)   with beta: the (gated) delta rule
 //
-// a is 1 (no decay), a number of each head, or of each token and head, or of each token, head and
-// key channel.  It is given as its logarithm, which is <= 0.  The state is 0 where a document
-// starts.  Tokens come in chunks: so many consecutive tokens through which the state is carried,
-// from the one that enters the chunk to the one that leaves it.  What enters is 0, or is known (a
-// cache), or comes from others who hold the chunks before (parallel/cp_states.h): these need
-// what a chunk does to the state that enters, which is linear, its map:
+// a is 1 (no decay), a number per head, per token and head, or per token, head and key channel.  It
+// is given as its logarithm, which is <= 0.  The state is 0 at the start of a document.  Tokens
+// come in chunks, ranges of consecutive tokens through which the state is carried, from the state
+// that enters the chunk to the one that leaves it.  The entering state is 0, or known (a cache), or
+// comes from the ranks that hold the chunks before (parallel/cp_states.h).  These exchange the
+// linear map that a chunk applies to the state that enters it:
 //
 //   leaving = transition entering + made        transition Diag(product of a), or a matrix
 //                                                (dk x dk, delta rule); 0 where a document starts
 //
-// and backward the same of gradients, from the end to the beginning:
+// and in backward the same for gradients, from the end to the beginning:
 //
 //   d_entering = transition^T d_leaving + d_made
 //
@@ -25,14 +25,15 @@
 //          log_decay [H], [T, H] or [T, H dk]; beta [T, H]; states [C, H, dk, dv].
 // Types    q k v: BF16, F32 or F64; everything else F32 (F64 with F64).  Sums and states are F32,
 //          also where products multiply BF16.
-// Cost     flop of a token and head, where B = kTile and a token meets half of its tile's:
+// Cost     flop per token and head, with B = kTile; a token meets half the tokens of its tile:
 //            forward             B dk + B dv + 4 dk dv       beta: B dk + B dv + 2 dk dv more
 //            backward            3 B dk + 2 B dv + 10 dk dv  beta: 3 B dk + 3 B dv + 6 dk dv more
 //            maps                2 dk dv          beta: 2 B dk + B dv + 2 dk dv + 4 dk dk more
 //            maps of gradients   2 dk dv          beta: 2 B dk + 2 B dv + 4 dk dv more
-// Memory   temporary tiles from ctx.workspace, one set a thread.
-// Numerics tokens only see tokens before them, bit by bit.  No exponent is above 0.  The same bits
-//          for any number of threads.
+// Memory   temporary tiles from ctx.workspace, one set per thread.
+// Numerics a token's bits depend only on tokens up to it.  No exponent is above 0.  The same bits
+// for
+//          any number of threads.
 #pragma once
 
 #include <span>
@@ -48,34 +49,34 @@ struct RecurrenceShape {
   double scale = 1.0;  // on q
 };
 
-// What a is of.
+// The granularity of a.
 enum class Decay : uint8_t { kNone, kHead, kToken, kChannel };
 
-// The recurrence, and what it reads forward and backward.
+// The recurrence, and its inputs in forward and backward.
 struct Recurrence {
-  // Tokens of a tile: products of its tokens with each other instead of with states.
+  // Tokens of a tile, which meet each other in products instead of through states.
   static constexpr int64_t kTile = 64;
-  // Forward keeps for backward the state before every token whose number is a multiple of this.
+  // Forward keeps the state before every token whose number is a multiple of this, for backward.
   static constexpr int64_t kStride = 256;
 
   RecurrenceShape shape;
-  const Sequence& sequence;  // tells where documents start
+  const Sequence& sequence;  // has the starts of documents
   std::span<const StateChunk> chunks;
   Decay decay = Decay::kNone;
   Matrix q, k, v;
   Tensor log_decay = {};  // absent: Decay::kNone
   Tensor beta_TH = {};    // absent: no delta rule
   Tensor entering = {};   // [C, H, dk, dv]; absent: 0
-  // [ceil(T / kStride), H, dk, dv]: what forward keeps for backward.  Of a token that starts a
-  // document or a chunk it is not read.  Absent: nothing is kept.
+  // [ceil(T / kStride), H, dk, dv]: the states that forward keeps for backward.  The state before a
+  // token that starts a document or a chunk is not read.  Absent: nothing is kept.
   Tensor kept = {};
 
   static int64_t num_kept(int64_t num_tokens) { return (num_tokens + kStride - 1) / kStride; }
 };
 TraceDims dims_of(const Recurrence&);  // heads, tokens, dv, dk
 
-// Fills out [T, H dv] and, where they are given, kept and leaving [C, H, dk, dv], which may be
-// entering itself.
+// Fills out [T, H dv] and, if present, kept and leaving [C, H, dk, dv]; leaving may be entering
+// itself.
 void recurrence_forward(const Context&, DType compute, const Recurrence&, const Matrix& out,
                         const Tensor& leaving = {});
 
@@ -83,7 +84,7 @@ struct RecurrenceGradients {
   Matrix dout;             // [T, H dv]
   Tensor d_leaving = {};   // [C, H, dk, dv]; absent: 0
   Matrix dq, dk, dv;       // filled
-  Tensor dlog_decay = {};  // as log_decay of a token, filled; absent where decay is not of tokens
+  Tensor dlog_decay = {};  // shaped as log_decay, filled; absent if decay is not per token
   Tensor dbeta_TH = {};    // filled; absent without beta
 };
 // Reads kept, as forward filled it.
@@ -91,7 +92,7 @@ void recurrence_backward(const Context&, DType compute, const Recurrence&,
                          const RecurrenceGradients&);
 
 // The shape of transitions of `num_chunks` chunks: [C, H, dk, dk] with the delta rule, [C, H, dk]
-// of Decay::kChannel, else [C, H].
+// with Decay::kChannel, else [C, H].
 Shape transition_shape(const RecurrenceShape&, Decay, bool delta, int64_t num_chunks);
 // Fills the maps of the chunks; q, entering and kept are not read.
 void recurrence_maps(const Context&, DType compute, const Recurrence&, const Tensor& transition,

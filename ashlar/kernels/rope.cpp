@@ -28,12 +28,12 @@ void check_inputs(const Call& x, DType stream) {
   check_tensor(x.rstd_k_TK, {T, s.K}, stream);
 }
 
-// Of queries and keys: 3 flop for an element that is rotated, `norm_flop` for each.
+// Flop for queries and keys: 3 for an element that is rotated, `norm_flop` for each element.
 int64_t flop_of(const HeadsShape& s, int64_t num_tokens, int64_t norm_flop) {
   return num_tokens * (s.N + s.K) * (3 * s.rotary_dim + norm_flop * s.D);
 }
 
-// Of q, k and v as they stand in the fused product.
+// Bytes of q, k and v in the fused product.
 int64_t fused_bytes(const HeadsShape& s, const Tensor& qkv) {
   return qkv.bytes() / s.width() * s.gate_begin();
 }

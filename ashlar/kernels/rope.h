@@ -1,24 +1,23 @@
-// Queries and keys of softmax attention, from the fused projection to what attention reads: QK norm
-// (Qwen3) or none, RoPE.  CCA has its own (qk.h), with the same table.
+// Queries and keys of softmax attention, from the fused projection to the inputs of attention: QK
+// norm (Qwen3) or none, RoPE.  CCA has its own function (qk.h), with the same table.
 //
-//   qhat_h = rope( norm_q(q_h) ),  khat_j = rope( norm_k(k_j) ),  v as it is
+//   qhat_h = rope( norm_q(q_h) ),  khat_j = rope( norm_k(k_j) ),  v unchanged
 //   norm(x) = (c + w) * x * rstd,  rstd = (mean(x^2) + eps)^(-1/2) over a head, c: weight_offset,
 //             0 or 1;  norm(x) = x without w
 //
-// RoPE turns pairs (i, i + rho/2), i < rho/2, by position * frequency_i, where position counts from
-// the start of the token's document; dims from rho on stay.
+// RoPE rotates pairs (i, i + rho/2), i < rho/2, by position * frequency_i, where position counts
+// from the start of the token's document; dims from rho on are unchanged.
 //
 //   frequency_i = theta^(-2i/rho), then scaled (RopeScaling)
 //
 // Source   RoPE: Su et al. 2021, arXiv:2104.09864.  Scaling: positions interpolated, Chen et al.
 //          2023, arXiv:2306.15595; YaRN, arXiv:2309.00071; Llama 3.1, arXiv:2407.21783, its
-//          release; all as transformers 5 has them.  QK norm: Qwen3, arXiv:2505.09388; with an
+//          release; all as in transformers 5.  QK norm: Qwen3, arXiv:2505.09388; with an
 //          offset of 1: Qwen3-Next.
 // Shapes   T tokens, N query heads, K key heads, D head dim, P positions.  qkv dqkv [T, (N+2K) D] =
-//          q | k | v, and behind them N D columns more where the shape is gated, which are neither
-//          read nor written here (output_gate.h); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D];
-//          weights of the norms and their gradients [D]; rstd_q [T, N], rstd_k [T, K]; table
-//          [P, rho].
+//          q | k | v, followed by N D more columns if the shape is gated, which are neither read
+//          nor written here (output_gate.h); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D]; weights
+//          of the norms and their gradients [D]; rstd_q [T, N], rstd_k [T, K]; table [P, rho].
 // Types    qkv, table, weights, rstd, dqhat dkhat dv: F32 or F64, one type; qhat khat v and dqkv:
 //          also BF16.
 // Cost     per element of q and k 3 flop if it is rotated, and with norms 4 forward, 11 backward;
@@ -33,7 +32,8 @@
 
 namespace ashlar::kernels {
 
-// For contexts longer than the P0 original positions of the first training.  With f = frequency_i:
+// Scaling for contexts longer than the P0 positions of the original training.  With f =
+// frequency_i:
 //
 //   linear    f / factor
 //   dynamic   of theta (factor L / P0 - (factor - 1))^(rho / (rho - 2)) instead of theta, where L,
@@ -56,20 +56,20 @@ struct RopeScaling {
 struct Rope {
   double theta;
   RopeScaling scaling{};
-  // Of type dynamic: tokens of a sequence that are at hand at once; row p is of a sequence of so
-  // many or, where it grows token by token, of p + 1.  0: as many as the table has rows.
+  // For type dynamic: the number of tokens that a sequence starts with.  Row p is for a sequence of
+  // that length, or of p + 1 if it has grown further token by token.  0: the rows of the table.
   int64_t length = 0;
 };
 
-// cos and sin of position * frequency: [positions, rho] = cos (rho/2) | sin (rho/2).  Filled once a
-// run, hence not recorded.
+// Fills cos and sin of position * frequency: [positions, rho] = cos (rho/2) | sin (rho/2).  Runs
+// once per run and is not recorded.
 void rope_table(const Context&, const Rope&, const Tensor& table_PR);
 
-// The heads at hand: all, or a share of a model's (tensor parallelism).
+// The heads of this rank: all, or a share of a model's (tensor parallelism).
 struct HeadsShape {
   int64_t N, K, D;
   int64_t rotary_dim;  // rho, even; 0: no rotation, the table is not read and may be absent
-  double eps = 0;      // of the norms
+  double eps = 0;      // eps of the norms
   double weight_offset = 0;
   bool gated = false;
   int64_t values_begin() const { return (N + K) * D; }  // columns of qkv
@@ -77,7 +77,7 @@ struct HeadsShape {
   int64_t width() const { return gate_begin() + (gated ? N * D : 0); }
 };
 
-// The weights of both norms are present, with what belongs to them (rstd, gradients), or none.
+// The weights of both norms, their rstd and their gradients are all present, or all absent.
 struct HeadsForward {
   HeadsShape shape;
   const Sequence& sequence;
@@ -93,11 +93,11 @@ struct HeadsBackward {
   HeadsShape shape;
   const Sequence& sequence;
   Tensor rope_PR = {};
-  Tensor qkv = {};  // not read without norms, where it may be absent
+  Tensor qkv = {};  // without norms it is not read and may be absent
   Tensor q_norm_D = {}, k_norm_D = {};
   Tensor rstd_q_TN = {}, rstd_k_TK = {};
   Tensor dqhat, dkhat, dv;
-  Tensor dqkv;                            // filled, but for a gate's columns
+  Tensor dqkv;                            // filled, except for a gate's columns
   Tensor dq_norm_D = {}, dk_norm_D = {};  // added to
 };
 void heads_backward(const Context&, const HeadsBackward&);

@@ -1,4 +1,4 @@
-// The element-wise parts of ZAYA1's router; its products are linear.h's.
+// The element-wise parts of ZAYA1's router; its products are those of linear.h.
 //
 //   r  = down + b_dn (+ gamma * r_prev)          n = RMSNorm(r; w)
 //   s  = GELU(z + b)   exact: x Phi(x)
@@ -8,7 +8,7 @@
 // Source   ZAYA1, arXiv 2605.05365 and release (gamma is a vector; selection by biased, weight by
 //          unbiased p).
 // Shapes   T tokens, R router width, X = E + 1 classes.
-// Types    F32 or F64; n, s, dz, dlogits also BF16 (they meet products).
+// Types    F32 or F64; n, s, dz, dlogits also BF16 (inputs of products).
 // Numerics parameter gradients: partial sums per block of 64 tokens, blocks added in order.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace ashlar::kernels {
 
 struct RouterMixForward {
   double eps;
-  Tensor r_TR;  // starts as W_dn m and is finished in place
+  Tensor r_TR;  // W_dn m on entry, completed in place
   Tensor b_dn_R;
   Tensor r_prev_TR = {}, gamma_R = {};  // absent in block 0
   Tensor w_R;
@@ -28,7 +28,7 @@ void router_mix_forward(const Context&, const RouterMixForward&);
 
 struct RouterMixBackward {
   Tensor dn_TR;
-  Tensor dr_next_TR = {};  // what block l+1 sent back; absent in the last block
+  Tensor dr_next_TR = {};  // gradient from block l+1; absent in the last block
   Tensor r_TR;
   Tensor r_prev_TR = {}, gamma_R = {};  // absent in block 0
   Tensor w_R, rstd_T;
@@ -56,7 +56,7 @@ struct RouterSelectForward {
 };
 void router_select_forward(const Context&, const RouterSelectForward&);
 
-// dlogits_i = dweight * p_e (1[i = e] - p_i); 0 of padding, whose choice is kNoClass (moe.h)
+// dlogits_i = dweight * p_e (1[i = e] - p_i); 0 for padding, whose choice is kNoClass (moe.h)
 struct RouterSelectBackward {
   Tensor dweight_T, p_TX, expert_T;
   Tensor dlogits_TX;  // filled

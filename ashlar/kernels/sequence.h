@@ -1,5 +1,5 @@
 // The tokens that a rank holds, as a list of segments.  Packed documents, context-parallel pieces,
-// chunked prefill and decode are just other segment lists.
+// chunked prefill and decode are only different lists.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,19 @@
 
 namespace ashlar::kernels {
 
-// Tokens [begin, end) of those at hand through which a recurrence carries its state
-// (recurrence.h).
+// Tokens [begin, end) of a sequence through which a recurrence carries its state (recurrence.h).
 struct StateChunk {
   int64_t begin, end;
   friend bool operator==(const StateChunk&, const StateChunk&) = default;
 };
 
-// Segments in row order, tiling rows [0, num_tokens), and what kernels read per token.
+// Segments in row order, tiling rows [0, num_tokens), and the per-token lists that kernels read.
 class Sequence {
  public:
   Sequence() = default;
   explicit Sequence(std::vector<Segment> segments);
   static Sequence rows(int64_t num_rows, int64_t length);  // num_rows documents of equal length
-  void reserve(int64_t num_tokens);  // assign of so many, in any segments, then allocates nothing
+  void reserve(int64_t num_tokens);  // assign of up to num_tokens then allocates nothing
   void assign(std::span<const Segment> segments);
 
   int64_t num_tokens() const { return int64_t(position_T_.size()); }
@@ -34,7 +33,7 @@ class Sequence {
   std::span<const int32_t> segment_T() const { return segment_T_; }
   // -1: starts a document.
   std::span<const int32_t> halo_of_segment() const { return halo_of_segment_; }
-  // Segments that go on with each other, as one.
+  // Documents; segments that continue each other count as one.
   std::span<const StateChunk> documents() const { return documents_; }
 
  private:

@@ -5,8 +5,8 @@
 // Source   Mamba, arXiv:2312.00752; gated DeltaNet, arXiv:2412.06464; Qwen3-Next's release.
 // Shapes   x dx [T, C] (a strided Matrix: columns of a fused product); W dW [C, 1, w], 2 <= w <= 8;
 //          y dy [T, C]; halo dhalo [num_halos, w - 1, C]: the rows before each segment that
-//          continues a document, older first.  Rows of it from before the document are not read,
-//          and their gradient is 0.
+//          continues a document, older first.  Rows from before the document are not read, and
+//          their gradient is 0.
 // Types    x halo W, dhalo dW: F32 or F64, one type; y dy dx: also BF16.
 // Cost     (2 w + 4) T C flop forward, (6 w + 10) T C backward.  Bandwidth-bound.
 // Numerics dW: partial sums per block of 64 tokens, blocks added in order.
@@ -31,7 +31,7 @@ struct ShortConvBackward {
   Matrix x_TC;
   Tensor halo, w_C1W;
   Tensor dy_TC;
-  Matrix dx_TC;  // filled: the part of tokens behind a segment reaches it through their dhalo
+  Matrix dx_TC;  // filled, without the part of tokens behind a segment, which is in their dhalo
   Tensor dhalo;  // filled
   Tensor dw;     // added to
 };

@@ -1,5 +1,5 @@
-// Gates of linear attention: the logarithm of how much of a state each token leaves, and how much
-// of its value it writes (recurrence.h).
+// Gates of linear attention: the logarithm of the decay that each token applies to the state, and
+// the factor on the value that it writes (recurrence.h).
 //
 //   GLA         log_decay = logsigmoid(x + bias) / 16                   of each key channel
 //   delta rule  log_decay = -exp(A_log) softplus(x + dt_bias)           of each value head
@@ -9,7 +9,7 @@
 // Shapes   T tokens, N channels.  GLA: x dx [T, N] (a strided Matrix), bias dbias [N], log_decay
 //          [T, N].  Delta rule: ba dba [T, 2 H] = b | x (a strided Matrix), A_log dt_bias and their
 //          gradients [H], log_decay beta [T, H].
-// Types    F32 or F64; dx and dba also BF16, which meet products.
+// Types    F32 or F64; dx and dba also BF16 (inputs of products).
 // Cost     10 flop an element of x or ba forward, 20 backward.  Bandwidth-bound.
 // Numerics gradients of vectors: partial sums per block of 64 tokens, blocks added in order.
 //          softplus and logsigmoid do not overflow, and are exact where sigmoid rounds to 0 or 1.
@@ -20,7 +20,7 @@
 
 namespace ashlar::kernels {
 
-// The divisor of GLA's log gates: gates begin near 1.
+// The divisor of GLA's log gates, with which gates start near 1.
 inline constexpr double kGlaDivisor = 16.0;
 
 void gla_gate_forward(const Context&, const Matrix& x_TN, const Tensor& bias_N,

@@ -10,7 +10,7 @@
 // Source   Shazeer et al. 2017, arXiv:1701.06538; Mixtral, arXiv:2401.04088; balancing loss: Fedus
 //          et al. 2021, arXiv:2101.03961; z-loss: Zoph et al. 2022, arXiv:2202.08906.
 // Shapes   T tokens, E experts, k of them a token, B rows of T / B consecutive tokens each.
-// Types    F32 or F64; dlogits also BF16 (it meets a product); expert I32.
+// Types    F32 or F64; dlogits also BF16 (input of a product); expert I32.
 // Numerics `losses`: partial sums per block of 64 tokens, blocks added in order.
 #pragma once
 
@@ -26,18 +26,20 @@ struct TopkRule {
 
 struct TopkForward {
   TopkRule rule;
-  Tensor logits_TE, bias_E = {};             // bias: absent where choice has none
+  Tensor logits_TE, bias_E = {};             // bias: absent if the choice has none
   Tensor p_TE, lse_T, expert_Tk, weight_Tk;  // filled; weight: w
 };
 void topk_forward(const Context&, const TopkForward&);
 
-// How often each row's tokens chose each expert: loads[b, e], filled.  Choices of padding are
-// kNoClass (moe.h): they count nowhere, and their tokens have no loss and no gradient.
+// Fills loads[b, e] with the number of times that tokens of row b chose expert e.  Choices of
+// padding are kNoClass (moe.h): they are not counted, and their tokens have no loss and no
+// gradient.
 void row_loads(const Context&, const Tensor& expert_Tk, const Tensor& loads_BE);
 
 // dlogits of sum_tj dweight_tj w_tj + A + Z, with
-//   A = sum over tokens t of row b, and e, of balance_scale / S_b loads[b, e] p_te;  S_b: tokens of
-//       the row, which are sum_e loads[b, e] / k, some of them elsewhere;  loads do not vary
+//   A = sum over tokens t of row b, and e, of balance_scale / S_b loads[b, e] p_te;  S_b: number of
+//       tokens of the row, sum_e loads[b, e] / k, including those on other ranks;  loads are
+//       constant
 //   Z = z_scale sum_t lse_t^2
 struct TopkBackward {
   TopkRule rule;

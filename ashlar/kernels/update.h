@@ -2,7 +2,7 @@
 //
 //   AdamW    m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
 //            w = (1 - lr*decay) w - lr (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps)
-//   Muon     m = mu m + g;  x = m, or g + mu m (Nesterov): what newton_schulz.h takes
+//   Muon     m = mu m + g;  x = m, or g + mu m (Nesterov), the input of newton_schulz.h
 //            w = (1 - lr*decay) w - lambda x
 //
 // Source   AdamW: Loshchilov & Hutter 2019, arXiv:1711.05101.  Muon: Jordan et al. 2024; scale:
@@ -10,8 +10,9 @@
 // Types    w g m v: F32 or F64 of one type.  g is scaled by grad_scale while read (clipping, mean
 //          over tokens).
 // Cost     AdamW reads w g m v and writes w m v: 28 bytes an element in fp32.  Bandwidth-bound.
-// Numerics AdamW and Muon: the bits of an element depend on its inputs alone, not on where the
-//          tensor that holds it begins or ends, so a tensor may be updated in pieces.  Sums of
+// Numerics AdamW and Muon: the bits of an element depend on its inputs alone, not on where its
+// tensor
+//          begins or ends, so a tensor may be updated in pieces.  Sums of
 //          squares: fp32 lanes within blocks of 4096 elements, fp64 over blocks in order.
 #pragma once
 

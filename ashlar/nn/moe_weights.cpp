@@ -17,7 +17,7 @@ MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& sh
 
 int64_t rows_of_round(int64_t rows, const Share& share) {
   const double all = std::min(share.expert_rows, double(share.experts.count)) * double(rows);
-  return int64_t(std::ceil(all / 2.0));  // of the two that are under way
+  return int64_t(std::ceil(all / 2.0));  // two rounds are in flight at a time
 }
 
 void MoeWeights::list(const LayerSpec& layer, Router& router, StoredVisitor visit) {

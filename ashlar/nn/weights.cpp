@@ -241,7 +241,7 @@ void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, 
 
 FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype) {
   const ModelWeights weights(whole, share);
-  Arena root = Arena::addresses();  // which nobody reads: only their distances count
+  Arena root = Arena::addresses();  // never read: only their distances are used
   lay_out(
       weights, &Weight::gradient, root, [&](int64_t) -> Arena& { return root; }, dtype, dtype);
   FlatLayout flat;

@@ -1,20 +1,22 @@
-// How it works.  Two taps after two taps: columns of a token reach two z back, and so does halo_z.
+// How it works.  With two convolutions of two taps, columns of a token reach back two z, and so
+// does halo_z.
 //
 //   z_{t-2}   z_{t-1}   z_t
 //      w0,0 \  / w0,1  w0,0 \  / w0,1        each u has two taps on z
 //          u_{t-1}         u_t
 //          column 2c    column 2c+1           each token's columns have two u
 //
-// Backward goes up: du_t = dcolumns_t[2c+1] + dcolumns_{t+1}[2c], as token t + 1 has u_t too; and
+// Backward: du_t = dcolumns_t[2c+1] + dcolumns_{t+1}[2c], since token t + 1 reads u_t too; and
 // dz_t = w0,1 du_t + w0,0 du_{t+1}.  At the first token of a segment u_{t-1} belongs to the token
-// before: its gradient goes to b0, and where a document goes on to w0 and the halo too.
+// before: its gradient is added to b0, and, if the segment continues a document, to w0 and the
+// halo.
 #include "ashlar/kernels/cpu/conv_args.h"
 #include "ashlar/kernels/cpu/ops.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
 
-// z_{t - steps}[c]: 0 before the document, of the halo before the segment.
+// z_{t - steps}[c]: 0 before the document, from the halo before the segment.
 template <typename T>
 T z_at(const Cells<T>& z, int64_t stride, const Cells<T>& halo, int64_t C, const ConvNeighbours& p,
        int64_t t, int64_t steps, int64_t c) {
@@ -42,7 +44,7 @@ void conv_rows(const ConvArgs<T>& x, int64_t begin, int64_t end) {
 }
 
 // du of token t: the current tap of t and the previous tap of t + 1, if that is of this segment.
-// Otherwise whoever has t + 1 adds its part, through the halo.
+// Otherwise the holder of t + 1 adds its part, through the halo.
 template <typename T>
 T du_of(const Cells<T>& dcolumns, int64_t C, const ConvNeighbours& p, int64_t t, int64_t c) {
   T du = dcolumns[2 * (t * C + c) + 1];

@@ -23,7 +23,7 @@ Matrix as_one_row(const Matrix& m) {
   return {m.data, m.dtype, 1, m.rows * m.cols, m.rows * m.cols};
 }
 
-// body(row, col, count) for parts of rows of a matrix of so many rows and cols, in tasks.
+// body(row, col, count) for parts of rows of a rows x cols matrix, in tasks.
 void for_each_part(const Context& ctx, int64_t rows, int64_t cols, DType written,
                    function_ref<void(int64_t row, int64_t col, int64_t count)> body) {
   parallel_for(*ctx.threads, rows * cols, kTaskBytes / size_of(written),

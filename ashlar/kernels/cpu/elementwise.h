@@ -1,4 +1,4 @@
-// What the bandwidth-bound kernels share: tasks of 64 tokens, parameter gradients summed in a fixed
+// Shared by the bandwidth-bound kernels: tasks of 64 tokens, parameter gradients summed in a fixed
 // order, and elements read and written in whatever type a tensor has.
 #pragma once
 

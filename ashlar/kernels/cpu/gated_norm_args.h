@@ -8,8 +8,8 @@
 
 namespace ashlar::kernels::cpu {
 
-// What the four functions read and write.  squares: filled by gated_norm_squares, else read; dots
-// likewise.  Without a gate z and dz are absent.
+// The data of all four functions.  squares is filled by gated_norm_squares and read by the others;
+// likewise dots.  Without a gate z and dz are absent.
 template <typename T>
 struct GatedNormArgs {
   GatedNormShape s;

@@ -49,7 +49,7 @@ bool amx_usable() {
 std::vector<Isa> detect() {
   std::vector<Isa> isas = {Isa::kX86_64};
   __builtin_cpu_init();
-  // What the compiler and Highway assume together with AVX2; every such CPU has them all.
+  // Features that the compiler and Highway assume together with AVX2; every such CPU has them all.
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
       !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2"))
     return isas;
@@ -88,7 +88,7 @@ std::string supported_names() {
   return names;
 }
 
-// A property of the process, as the instruction set of the machine is.
+// A property of the process, like the instruction set of the machine.
 std::atomic<Isa>& current() {
   static std::atomic<Isa> isa = [] {
     const char* wish = std::getenv("ASHLAR_ISA");

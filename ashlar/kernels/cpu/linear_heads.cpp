@@ -1,8 +1,8 @@
 // How it works.  The plain arithmetic, token by token and head by head.  Backward of a head x with
 // u = f(x) and g the gradient of its hat:
 //
-//   dx = f'(x) rstd (g - u rstd sum(g u rstd))     brought to unit length
-//   dx = f'(x) g                                   else
+//   dx = f'(x) rstd (g - u rstd sum(g u rstd))     scaled to unit length
+//   dx = f'(x) g                                   not scaled
 #include <cmath>
 
 #include "ashlar/kernels/cpu/activations.h"

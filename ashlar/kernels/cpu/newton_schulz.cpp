@@ -1,5 +1,5 @@
 // How it works.  X [M, N] has the short side m and the long side n.  Every product reads a left
-// operand in rows and a right one in panels; which is which depends on the shape of X:
+// operand in rows and a right one in panels; the shape of X decides which operand is which:
 //
 //                                  wide, M <= N             tall, M > N
 //                                  left       panels        left       panels
@@ -7,14 +7,14 @@
 //   polynomial   S = b A + c A^2   A          A             A          A
 //   update       X = a X + ..      S          X             X          S
 //
-// A step packs X (pack_x), then runs the three.  polynomial comes as c (A A + b/c A), so that A is
-// the start of the sums.  Through the Gram matrix the steps run on A and on the product Q of all
-// factors P = a I + S so far (iterate_gram); X takes part at the beginning and at the end alone.
+// A step packs X (pack_x), then runs the three.  polynomial is computed as c (A A + b/c A), so that
+// its sums start with A.  Through the Gram matrix the steps run on A and on the product Q of all
+// factors P = a I + S so far (iterate_gram); X is used only at the beginning and at the end.
 //
-// A product is cut into tasks of 128 rows by one panel, whose sums lie on the stack.  Symmetric
-// results are computed where a block touches the upper triangle, the lower one is then copied.
-// Side by side, every worker has a slot of operands and runs whole matrices; else all tasks of one
-// matrix are shared (Loop).  Which of the two changes no sums.
+// A product is cut into tasks of 128 rows by one panel, whose sums are on the stack.  Symmetric
+// results are computed where a block touches the upper triangle; the lower one is then copied.
+// Either every worker has a slot of operands and runs whole matrices, or all workers share the
+// tasks of one matrix (Loop).  The sums are the same in both cases.
 #include <emmintrin.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ using newton_schulz::kB;
 using newton_schulz::kC;
 using newton_schulz::kTiny;
 
-constexpr int64_t kTaskRows = 128;  // a task of a product: so many rows, by one panel
+constexpr int64_t kTaskRows = 128;  // rows of a task of a product, by one panel
 
 // Runs body(i) for i in [0, count): on this thread, or on all where one matrix has them to itself.
 struct Loop {

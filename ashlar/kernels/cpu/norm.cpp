@@ -6,7 +6,7 @@
 namespace ashlar::kernels::cpu {
 namespace {
 
-// What channel i of a normed row is multiplied by.
+// The factor of channel i of a normed row.
 template <template <typename> class Args, typename T>
 T weight(const Args<T>& x, int64_t i) {
   return T(x.weight_offset) + x.w[i];

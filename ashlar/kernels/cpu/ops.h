@@ -1,15 +1,15 @@
-// Everything that the CPU implements, in one list; a backend for another device would have the same
-// list in a namespace of its own.
+// The list of all functions that the CPU implements; a backend for another device would have the
+// same list in its own namespace.
 //
-// Each function has the name, the meaning and (hence decltype) the arguments of the one in
-// kernels/X.h.  kernels/X.cpp checks a call, records it and hands it on.  An implementation
+// Each function has the name, the meaning and (hence decltype) the arguments of the function in
+// kernels/X.h.  kernels/X.cpp checks a call, records it and passes it on.  An implementation
 //
-// Relies on  shapes, types and absent tensors being as kernels/X.h says, and the call as recorded.
-// Checks     what depends on the values of elements (a token id, a target): only it reads them.
-// Must       take from ctx.workspace what it needs, as much as the shapes tell whatever the values
-//            are, and then return if ctx.meta(), where a call only plans (for_tokens and
+// Relies on  shapes, types and absent tensors being as kernels/X.h states, and the call recorded.
+// Checks     conditions on the values of elements (a token id, a target), which only it reads.
+// Must       take its workspace from ctx.workspace, in an amount that depends on shapes but not on
+//            values, and then return if ctx.meta(), where a call only plans (for_tokens and
 //            sum_over_tokens of elementwise.h do both); write the same bits for any number of
-//            threads; run its plain reference for fp64 and where ctx.reference asks for it.
+//            threads; run its plain reference for fp64 and if ctx.reference asks for it.
 #pragma once
 
 #include "ashlar/kernels/attention.h"

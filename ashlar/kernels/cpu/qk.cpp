@@ -3,14 +3,14 @@
 //
 //   dX    = tau sqrt(d) / n (g - X/n <g, X/n>)      tau is 1 for queries; along = <g, X/n>
 //   dtau += sqrt(d) <g, X/n>                        for keys
-//   db1  += dX,  dy = dX                            y and b1 are added to X as they are
+//   db1  += dX,  dy = dX                            X is a sum with y and b1
 //
-// The mean couples a key with its queries, so that its dz needs dX of all heads of the token:
+// The mean couples a key with its queries, so its dz needs dX of all heads of the token:
 //
 //   dz of q_h = dQ_h / 2 + dK_j / (2 G)             K_j has half the mean of G queries
 //   dz of k_j = dK_j / 2 + sum of dQ_h / 2          each of its queries has half of k_j
 //
-// X is not kept: mixed() computes it again wherever it is read.
+// X is not kept: mixed() recomputes it wherever it is read.
 #include <cmath>
 
 #include "ashlar/kernels/cpu/ops.h"

@@ -1,5 +1,5 @@
 // How it works.  The arithmetic of qk.cpp on vectors along a head.  A head is described by the
-// channels of its own and of its partners in the mean (Head), so that queries and keys take one
+// its own channels and those of its partners in the mean (Head), so that queries and keys share one
 // path.  X is not kept: `mixed` makes a vector of it in registers wherever one is read, twice in
 // forward (norm; rotation) and twice in backward (<g, X>; dX).  Backward keeps dX of all heads of a
 // token in the task's scratch, because the mean couples them.

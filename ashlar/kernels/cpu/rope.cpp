@@ -4,7 +4,7 @@
 //   dx = rstd (w g - x rstd mean(w g x rstd)),  dw += g x rstd      with a norm
 //   dx = g                                                           without
 //
-// where w stands for the weight with its offset.
+// where w is the weight with its offset.
 #include "ashlar/kernels/rope.h"
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // How it works.  The arithmetic of rope.cpp on vectors along a head.  A head with a norm is read
-// twice: for its statistic, then normed on the way into the rotation.  Backward turns the gradient
-// back into the task's scratch, from where the norm takes it; without a norm it goes straight on.
+// twice: for its statistic, and to be normed and rotated.  Backward rotates the gradient back into
+// the task's scratch, where the norm reads it; without a norm it is written to the result directly.
 #include "ashlar/kernels/cpu/rope_args.h"
 
 #undef HWY_TARGET_INCLUDE

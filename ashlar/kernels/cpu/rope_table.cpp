@@ -1,6 +1,5 @@
-// How it works.  A table has one list of frequencies, or of type dynamic one for each length of a
-// sequence that its rows belong to: those of the first `length` tokens share theirs, and every row
-// behind has its own.
+// How it works.  A table has one list of frequencies, or for type dynamic one for each length of a
+// sequence: the rows of the first `length` tokens share a list, and every later row has its own.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

@@ -1,13 +1,14 @@
-// How it works.  A token reads x of j = 0 .. w - 1 tokens before it, with weight w - 1 - j.  Before
-// a document x is 0; before a segment that continues one stands its halo, the newest row last.
+// How it works.  A token reads x of the tokens j = 0 .. w - 1 steps before it, with weight w - 1 -
+// j.  Before a document x is 0; before a segment that continues one it is the halo, newest row
+// last.
 //
 //   s_t = sum_j W[w-1-j] x_{t-j}     y_t = silu(s_t)     ds_t = dy_t silu'(s_t)
 //
-// Backward s is computed again.  x_u has reached the tokens u + j that are in its segment:
+// Backward recomputes s.  x_u is read by the tokens u + j of its segment:
 //
 //   dx_u = sum_j W[w-1-j] ds_{u+j}
 //
-// and a row of the halo, m tokens before the segment, those of them that are: j >= m.
+// and a row of the halo, m tokens before the segment, by those with j >= m.
 #include "ashlar/kernels/cpu/activations.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/short_conv_args.h"

@@ -1,13 +1,13 @@
-// How it works.  Channels go in blocks, in which a task passes over its tokens once.  Weights of a
-// block are put tap by tap beforehand, so that a vector of channels has its weights side by side,
-// and their gradients after.  Backward keeps ds of the last w tokens in a ring: when ds_t is known,
-// dx of token t - (w - 1) is complete.
+// How it works.  A task passes over its tokens once for each block of channels.  The weights of a
+// block are first reordered tap by tap, so that those of a vector of channels are adjacent; their
+// gradients are reordered back afterwards.  Backward keeps ds of the last w tokens in a ring: when
+// ds_t is known, dx of token t - (w - 1) is complete.
 //
 //   ring    ds_{t-3}  ds_{t-2}  ds_{t-1}  ds_t       w = 4
 //              \         |         |       /         dx_{t-3} = sum_j W_j ds_{t-3+j}
 //
-// A task computes ds of w - 1 tokens behind its own too, which reach back to its own.  ds is 0
-// before and behind a segment: rows of the halo, just before it, take their sums in the same way.
+// A task also computes ds of the w - 1 tokens behind its own, which reach back to its own.  ds is 0
+// before and behind a segment, so rows of the halo, just before it, get their sums in the same way.
 #include "ashlar/kernels/cpu/short_conv_args.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -90,7 +90,7 @@ void short_conv_rows(const ShortConvArgs<float>& x, int64_t begin, int64_t end) 
   });
 }
 
-// What backward has of a block.  ds of token t stands in ring[t mod kMostTaps].
+// Backward's memory for a block.  ds of token t is in ring[t mod kMostTaps].
 struct Scratch {
   Rows weights, dweights, ring;
   float* ds(int64_t t) { return ring[t & (kMostTaps - 1)]; }

@@ -31,7 +31,7 @@ struct TopkGradientArgs {
 void topk_gradient_rows_fast(const TopkGradientArgs<float>& args, int64_t begin, int64_t end,
                              float* partial);
 
-// What each load of a row counts in the balancing loss of its tokens, which are asked for in order.
+// The factor of a row's loads in the balancing loss of its tokens; tokens must be visited in order.
 template <typename T>
 class RowScale {
  public:
@@ -95,7 +95,7 @@ struct ChosenGradient {
     for (int64_t j = 0; j < x.k; ++j)
       through_weights += x.dweight[t * x.k + j] * x.weight[t * x.k + j];
   }
-  // Of the probabilities of all experts; renormalized weights do not depend on them.
+  // The part through the probabilities of all experts, on which renormalized weights do not depend.
   T common() const { return x.renormalize ? T(0) : through_weights; }
   T extra(int64_t j) const {
     const T weight = x.weight[t * x.k + j], dweight = x.dweight[t * x.k + j];

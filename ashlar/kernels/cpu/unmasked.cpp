@@ -1,9 +1,9 @@
-// How it works.  A piece is what stands of a document in a chunk.  Its sum is a product over its
+// How it works.  A piece is the part of a document in a chunk.  Its sum is a product over its
 // tokens, grouped by key heads (linear.h): a matrix [r dv, dk] for each, r value heads to a key
-// head; with what is outside added it is the weight of the products that make the output.
+// head.  With the outside sum added, it is the weight of the products that make the output.
 //
-// What is recorded and what the workspace holds do not depend on documents, which no dry run knows:
-// a call is recorded as one, and takes the workspace that a piece of all tokens would.
+// The record of a call and its workspace do not depend on documents, which a dry run does not know:
+// a call is recorded as one, and takes the workspace of a piece with all tokens.
 #include "ashlar/kernels/unmasked.h"
 
 #include <algorithm>

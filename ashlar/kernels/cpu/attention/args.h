@@ -1,4 +1,4 @@
-// An attention call with whom it runs on: what the plain reference and the blocked kernels share.
+// An attention call with its context, for the plain reference and the blocked kernels.
 #pragma once
 
 #include <limits>
@@ -13,8 +13,8 @@ struct AttentionArgs : Attention {
   std::span<const Segment> keys;
 };
 
-// The softmax sum of query row t as out and lse take it: 0 of a query that saw no key, which only a
-// partial call may have; NaN where keys were seen but their scores left the range of the sums.
+// The softmax sum of query row t for out and lse: 0 for a query that saw no key, which only a
+// partial call may have; NaN if keys were seen but their scores left the range of the sums.
 template <typename T>
 T checked_sum(const AttentionArgs& call, int64_t t, T sum) {
   if (sum != 0) return sum;

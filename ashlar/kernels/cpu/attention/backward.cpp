@@ -1,4 +1,4 @@
-// How it works.  Scores are computed again, tile by tile of 64 queries and 64 keys:
+// How it works.  Scores are recomputed, tile by tile of 64 queries and 64 keys:
 //
 //   once          delta = <dout, out>; q and dout packed to reduce over queries (PackedQueries)
 //   for each pass of BlockRanges, in parallel over spans and kv heads j, in a task:
@@ -9,10 +9,10 @@
 //                                   dv += P^T dout, dk += dS^T q;  dq of the gradients += dS K
 //       adds dk and dv of the block to the gradients
 //
-// A span is whole documents, so that its queries see its keys only; one task owns the gradients of
-// a span and a kv head, adds to them in a fixed order and needs no lock.  Blocks lie on a grid of
-// rows, and so one may belong to two spans: each masks the rows of the other, and touches only its
-// own rows of the gradients.
+// A span consists of whole documents, so its queries see only its keys.  One task owns the
+// gradients of a span and a kv head, adds to them in a fixed order and needs no lock.  Since blocks
+// are cut on a grid of rows, a block may belong to two spans: each masks the rows of the other, and
+// touches only its own rows of the gradients.
 #include <array>
 #include <cstring>
 
@@ -25,15 +25,15 @@ using gemm::Engine;
 
 constexpr int64_t kSpanRows = 256;  // the least queries of a span, but for the last one
 
-// Rows of q and the rows of k that they see, which no other span sees: the unit of parallel work,
-// for each kv head.  Inside one, key blocks are walked in order and query blocks in order: the same
-// sums for any number of threads.
+// Rows of q, and the rows of k that they see and no other span sees: the unit of parallel work, for
+// each kv head.  Inside a span, key blocks and query blocks are walked in order: the same sums for
+// any number of threads.
 struct Span {
   int32_t query_begin, query_end, key_begin, key_end;
 };
 
-// Whole documents make a span where both lists hold the same documents, ascending, one after the
-// other; else everything is one span.
+// If both lists hold the same documents in ascending order, one after the other, spans are cut
+// between documents; else everything is one span.
 class Spans {
  public:
   explicit Spans(const AttentionArgs& call) {
@@ -81,7 +81,7 @@ class Spans {
   int64_t count_ = 0;
 };
 
-// The queries' side as all key blocks read it, prepared once: delta = <dout, out> and, per (head,
+// The data of queries that all key blocks read, prepared once: delta = <dout, out> and, per (head,
 // block), q packed as [64, D] and dout as [64, V] to reduce over tokens.
 struct PackedQueries {
   int64_t q_bytes, dout_bytes, blocks;
@@ -126,8 +126,7 @@ struct PackedQueries {
 // D and V columns are padded to whole panels, which are at most kBlock wide.
 constexpr size_t kTileElements = kBlock * kBlock, kWide = kBlock * (kMaxHeadDim + kBlock);
 
-// One task's packed key block, the gradients that it gathers and the tiles of one head: 720 KiB of
-// stack.
+// One task's packed key block, its sums of gradients and the tiles of one head: 720 KiB of stack.
 struct BackwardScratch {
   alignas(64) std::array<std::byte, kWide * sizeof(float)> key_t, value_t, key, q, dout;
   alignas(64) std::array<float, kWide> dkey, dvalue, dq;
@@ -167,8 +166,8 @@ gemm::Source softmax_gradient(const Task& task, int64_t row, int64_t rows, int64
   return ds;
 }
 
-// dq of the span's rows += dS K.  Not in place where the block has rows of another span: its task
-// may be adding to them, and a product writes all rows, if only by adding zeros.
+// dq of the span's rows += dS K.  Not in place if the block has rows of another span: a product
+// writes all rows, if only by adding zeros, while the other span's task may be adding to its own.
 void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, const gemm::Source& ds,
                     BackwardScratch& s) {
   const Engine& e = task.e;
@@ -188,7 +187,7 @@ void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, cons
   });
 }
 
-// Adds what head h of query block `block` gives to dq and to the key block's gradients.
+// Adds the part of head h of query block `block` to dq and to the key block's gradients.
 void backward_tile(const Task& task, int64_t block, int64_t h, BackwardScratch& s) {
   const auto& [e, call, gradients, packed, span, j] = task;
   const int64_t N = call.shape.N, D = call.shape.D, V = call.shape.V, row = block * kBlock;

@@ -1,12 +1,13 @@
-// How it works.  Queries and keys come as lists of segments, in any number and order; loops want
-// blocks of rows.  KeyLinks chains the key segments of each document in the order of their list:
+// How it works.  Queries and keys come as lists of segments, in any number and order, but loops run
+// over blocks of rows.  KeyLinks chains the key segments of each document in the order of their
+// list:
 //
 //   queries   [ document 7 ][ document 9 ]        first:  segment 0 -> keys 1,  segment 1 -> keys 0
 //   keys      [ 9 ][ 7 ][ 9 ][ 7 ]                next:   0 -> 2,  1 -> 3
 //
-// In pass p a row takes the p-th segment of its chain, of which it sees one range of rows
+// In pass p a row reads the p-th segment of its chain, of which it sees one range of rows
 // (visible_rows).  BlockRanges has these ranges for the 64 rows of a query block; mask_for cuts
-// them to one block of keys.  Ranges of different passes are apart, so that the passes of a row add
+// them to one block of keys.  Ranges of different passes are disjoint, so the passes of a row add
 // up.
 #include "ashlar/kernels/cpu/attention/blocks.h"
 
@@ -40,7 +41,7 @@ bool BlockRanges::fill(const AttentionArgs& call, const KeyLinks& links, int64_t
   rows = std::min(kBlock, call.queries.num_tokens() - first_row);
   lowest = INT_MAX;
   highest = 0;
-  int32_t segment = -1, key = -1;  // those of the row before, which mostly hold for the next too
+  int32_t segment = -1, key = -1;  // of the row before, which mostly apply to the next row too
   bool any = false;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = first_row + r;

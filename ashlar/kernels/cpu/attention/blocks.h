@@ -1,10 +1,10 @@
-// What the blocked forward and backward share: which blocks of 64 rows of q meet which blocks of 64
-// rows of k, and products of such blocks with the packed inner loops of gemm/.
+// Shared by the blocked forward and backward: the blocks of 64 rows of k that each block of 64 rows
+// of q meets, and products of such blocks with the packed inner loops of gemm/.
 //
-// Blocks lie on a grid of rows, not of segments: memory depends on the numbers of rows only,
-// whatever the documents are.  A query row sees one range of key rows per key segment of its
-// document; the p-th of these ranges of all rows together is pass p (one pass unless the keys of a
-// document come in pieces).
+// Blocks are cut on a grid of rows, not of segments, so that memory depends on the numbers of rows
+// only, for any documents.  A query row sees one range of key rows per key segment of its document;
+// the p-th ranges of all rows together are pass p (one pass unless the keys of a document come in
+// pieces).
 #pragma once
 
 #include "ashlar/core/rounding.h"
@@ -22,11 +22,11 @@ inline int64_t num_key_rows(const AttentionArgs& call) {
   return call.k.numel() / (call.shape.K * call.shape.D);
 }
 
-// For each query segment its first key segment, for each key segment the next of its document; -1:
-// none.
+// The first key segment of each query segment, and for each key segment the next of its document;
+// -1: none.
 class KeyLinks {
  public:
-  explicit KeyLinks(const AttentionArgs& call);  // from the workspace; on meta only taken
+  explicit KeyLinks(const AttentionArgs& call);  // takes workspace; on meta does no more
   int32_t first(int64_t query_segment) const { return first_[query_segment]; }
   int32_t next(int64_t key_segment) const { return next_[key_segment]; }
 

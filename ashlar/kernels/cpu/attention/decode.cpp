@@ -21,7 +21,7 @@ int64_t out_stride(int64_t V) {
   return (V + 15) / 16 * 16;
 }
 
-// The softmax of `count` scores of every head goes on.
+// Continues the softmax of every head with `count` more scores.
 void softmax(int64_t heads, int64_t count, const AttentionShape& shape, DecodeScratch& s) {
   BlockMask mask;
   for (int64_t i = 0; i < heads; ++i) {

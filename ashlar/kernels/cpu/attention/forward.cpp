@@ -2,15 +2,15 @@
 //
 //   for each pass of BlockRanges       one, unless a document's keys come in pieces
 //     for each block of 64 keys        that a query of the block sees
-//       scores = q K^T                 rows that see no key of the block are left out
-//       softmax                        scores become P; the row's sum, and maximum, move on
+//       scores = q K^T                 without rows that see no key of the block
+//       softmax                        scores become P; the row's sum and maximum are updated
 //       out += P V
 //   out / sum, and lse
 //
 // Softmax has two forms.  With bf16 products a task first runs `bounded`: exponentials without a
-// maximum, which saves scaling `out`, and P straight as bf16.  If a score is too large for that,
-// the task starts again with the online softmax, which products in fp32 always take.  Which form
-// runs follows from the scores alone, so that bits do not depend on threads.
+// maximum, which saves scaling `out`, with P written as bf16 at once.  If a score is too large for
+// it, the task starts again with the online softmax, which products in fp32 always use.  The scores
+// alone decide which form runs, so bits do not depend on threads.
 #include <array>
 #include <cmath>
 
@@ -121,7 +121,7 @@ bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& l
     if (bounded) s.sum[r] = sum_lanes(s.sums[r].exact);
     s.sum[r] = checked_sum(call, row + r, s.sum[r]);  // 0 only where the call is partial
     const int64_t th = (row + r) * N + h;
-    // P was added up as bf16: its weights add to 1 over the sum of what was rounded.
+    // P was added up as bf16: its weights add up to 1 when divided by the sum of rounded values.
     const float *from = &s.out[r * out_stride],
                 divisor = bounded ? sum_lanes(s.sums[r].rounded) : s.sum[r],
                 factor = s.sum[r] == 0 ? 0.0f : 1.0f / divisor;

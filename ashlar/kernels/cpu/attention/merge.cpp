@@ -7,7 +7,7 @@
 namespace ashlar::kernels::cpu {
 namespace {
 
-// The weights of the two parts of one row.  A part without keys weighs nothing.
+// The weights of the two parts of one row.  A part without keys has weight 0.
 template <typename A>
 struct Weights {
   A a, b, lse;

@@ -1,16 +1,16 @@
-// How it works.  Loops over rows of a tile of scores, which stand kBlock apart.  Of each row they
-// compute the first mask.columns of its group, whole vectors; within these, columns outside of
-// [begin, end) are masked, which only rows that have such columns pay for (`partly`).
+// How it works.  Loops run over rows of a tile of scores, kBlock elements apart.  They compute the
+// first mask.columns of each row's group, whole vectors; within these, columns outside of
+// [begin, end) are masked, at a cost only for rows that have such columns (`partly`).
 //
 //   forward     softmax_rows            online: maximum, exponentials, scaling of the output so far
 //               exp_rows                bounded: exponentials alone, P as bf16
 //   backward    softmax_gradient_rows   P and dS as floats, in place
 //               softmax_gradient_pairs  the same as bf16, packed: two rows at a time, since a panel
 //                                       that reduces over rows is made of pairs of them
-//   decoding    scores_of, weighted_columns: few queries against rows of k and v as they lie
+//   decoding    scores_of, weighted_columns: few queries against rows of k and v in place
 //
-// exp_rows and softmax_gradient_pairs fill operands of bf16 products, and so take exp2_rough; their
-// factors carry log2(e).
+// exp_rows and softmax_gradient_pairs fill operands of bf16 products, and so use exp2_rough; their
+// factors include log2(e).
 #include "ashlar/kernels/cpu/attention/rows_args.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,17 +1,18 @@
-// bf16 products with AMX: 16 x 16 sums over 32 neighbours of K an instruction, in two by two tiles.
+// bf16 products with AMX: one instruction makes 16 x 16 sums over 32 neighbours of K, in two by two
+// tiles.
 //
-// How it works.  A tile of the engine, 32 x 32, takes all eight tile registers:
+// How it works.  A tile of the engine, 32 x 32, uses all eight tile registers:
 //
 //                      6: B, columns 0-15    7: B, columns 16-31
 //   4: A, rows 0-15    0: sums               1: sums                a step of 32 k: four loads,
 //   5: A, rows 16-31   2: sums               3: sums                four multiplications
 //
-// Left operands are rows (of tokens, or transposed where the product reduces over tokens): unlike
+// Left operands are rows (of tokens, or transposed if the product reduces over tokens): unlike
 // vdpbf16ps, a tile cannot read them from a panel.  K is padded with zeros to 32 on both sides, so
 // that no tile reads past its operand.
 //
-// enter, before the tiles of a task, shapes the registers for full tiles; a lower tile shapes them
-// for itself, and back.
+// enter, called before the tiles of a task, configures the registers for full tiles; a tile with
+// fewer rows configures them for itself, and restores them.
 #include <algorithm>
 
 #include "ashlar/core/rounding.h"

@@ -4,13 +4,13 @@
 //     for each tile          `max_rows` rows of A and of c; its sums stay in registers over all k,
 //                            so that c is touched once
 //
-// Meanwhile what is read later comes near.  Rows of c lie apart, so that the next tile of c is
-// fetched by `prefetch` before this one runs, unless the tile does so itself (fetches_c).  All else
-// is a Region: a tile takes one step for each k and fetches one line at each, so that it brings one
-// column of the region's lines.  Fetches hands the columns out, `soon` before `later`.
+// Meanwhile, data that is read later is fetched.  Rows of c are apart from each other, so
+// `prefetch` fetches the next tile of c before the current one runs, unless the tile does so itself
+// (fetches_c).  All other data is a Region: a tile fetches one line at each of its steps over k,
+// and so one column of the region's lines.  Fetches assigns the columns, `soon` before `later`.
 //
-// Where a tile cannot write to c in place (fewer columns than a panel; bf16, unless tile_to stores
-// it) it writes to a buffer, and store_tile copies the columns that c has.
+// If a tile cannot write to c in place (fewer columns than a panel; bf16, unless tile_to stores
+// it), it writes to a buffer, and store_tile copies the columns that c has.
 #include "ashlar/kernels/cpu/gemm/blocks.h"
 
 #include <array>

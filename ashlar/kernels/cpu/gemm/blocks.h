@@ -1,4 +1,4 @@
-// What products of whole matrices share: ranges of rows, and blocks of c from the tiles of an
+// Shared by products of whole matrices: ranges of rows, and blocks of c from the tiles of an
 // Engine.
 #pragma once
 
@@ -75,7 +75,7 @@ struct TaskSize {
 };
 TaskSize task_size(const Engine& engine, int64_t K, int64_t N);
 
-// Whether so many equal tasks keep all threads busy to the end, or nearly.
+// Whether this number of equal tasks keeps all threads busy to the end, or nearly.
 bool keeps_busy(int64_t tasks, int64_t threads);
 
 }  // namespace ashlar::kernels::cpu::gemm

@@ -58,7 +58,7 @@ struct Engine {
   bool whole_tiles;  // lower tiles cost as much as full ones: cut rows at multiples of max_rows
   int64_t unit;      // neighbours along K that stand together in a panel
   int64_t k_pad;     // K is padded to a multiple
-  int64_t k_block;   // long sums are cut into even parts of at most so many k, added in order
+  int64_t k_block;   // long sums are cut into even parts of at most this many k, added in order
 
   // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and
   // width, is zero.

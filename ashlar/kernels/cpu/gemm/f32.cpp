@@ -1,6 +1,6 @@
 // fp32 products, compiled for every instruction set that Highway knows.  They also serve bf16
-// products where the machine has no bf16 dot product: operands rounded to bf16 and kept as fp32
-// give the same products.
+// products if the machine has no bf16 dot product: operands rounded to bf16 and kept as fp32 give
+// the same products.
 //
 // How it works.  A panel is two vectors wide and has one row for each k.  A tile keeps its sums,
 // max_rows x 2 vectors, in registers; at each k it loads a row of the panel, broadcasts one element
@@ -11,10 +11,10 @@
 //   32 bytes     16       6 x 16    16 KiB
 //   16 bytes     8        6 x 8     8 KiB
 //
-// Sums are cut at kDepth for the cache's sake: multiply_in_parts and reduce_in_parts work part by
-// part, and a tile fetches a line of Panel::ahead at each k meanwhile.
+// Sums are cut at kDepth to stay in cache: multiply_in_parts and reduce_in_parts work part by part,
+// and a tile fetches a line of Panel::ahead at each k meanwhile.
 //
-// Where bf16 is asked for, A is rounded when it is copied or packed.  Panels of weights serve both
+// For bf16, A is rounded when it is copied or packed.  Panels of weights serve both
 // engines, and are rounded by the tile (kRound).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/gemm/f32.cpp"
@@ -41,7 +41,7 @@ using V = hn::Vec<D>;
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4, kWidth = 2 * kLanes;
 // Sums, two columns of B and a broadcast fill the 32 or 16 registers.
 constexpr int kMaxRows = HWY_MAX_BYTES == 64 ? 14 : 6;
-constexpr int64_t kDepth = 256;  // a panel of so many k stays in the first-level cache
+constexpr int64_t kDepth = 256;  // a panel of this depth stays in the first-level cache
 
 // Rounds to the nearest bf16, ties to even; NaN stays NaN.
 HWY_INLINE V rounded(V x) {

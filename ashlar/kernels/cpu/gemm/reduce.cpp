@@ -1,6 +1,7 @@
 // Products that reduce over tokens: gradients of weights.
 //
-// How it works.  dw = dy^T x sums over tokens: both operands are packed along tokens, on the way.
+// How it works.  dw = dy^T x sums over tokens: both operands are packed along tokens during the
+// call.
 //
 //   engines that do not cut sums (bf16, AMX)
 //     x first, by all threads: panels of all tokens, in the workspace (pack_tokens)
@@ -13,8 +14,8 @@
 //         pack the parts of x and of dy, on the stack    x only once, if all its parts fit there
 //         for each panel of dy: run_block over all panels of x
 //
-// How tokens are cut depends on shapes only, and one task sums an element: bits do not depend on
-// threads.
+// The cut of tokens depends on shapes only, and each element is summed by one task, so bits do not
+// depend on threads.
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
 
@@ -30,8 +31,8 @@ struct TokenPanels {
   int64_t group_panels = 0;  // panels of one column group
 };
 
-// Groups that own rows stand at offsets rounded up, with k_pad more for each group before, so that
-// the zeros behind a group's tokens do not reach into the next group.
+// Groups that own rows start at offsets rounded up, plus k_pad for each group before, so that the
+// zeros behind a group's tokens do not reach into the next group.
 int64_t token_offset(const Engine& engine, const Groups& groups, int64_t g) {
   return groups.own_rows && g > 0 ? engine.padded(groups.row_of_group[size_t(g)]) + g * engine.k_pad
                                   : 0;
@@ -187,7 +188,7 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
           pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, panels);
         pack_left(engine, from_dy.at(t, row), num_k, rows, num_k, left);
         Fetches fetches;
-        // What is packed next: the next part, or the first one of the next block of rows.
+        // Fetches the rows to be packed next: of the next part, or of the next block's first part.
         if (i + 1 < parts)
           fetches = {region_of_rows(from_dy.at(next, row), rows),
                      region_of_rows(from_x.at(next, 0), cols)};
@@ -211,7 +212,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
   if (engine.k_block != kWholeDepth)
     return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
   const bool own_rows = groups.own_rows, row_tiles = engine.pack_rows_transposed != nullptr;
-  // On meta nobody knows the rows of a group: the average decides, on meta as in a run.
+  // On meta the rows of a group are unknown, so the average decides, there and in a run.
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
   const ReduceSize size = reduce_size(engine, tokens, N, K);
   const Arena::Scope scope(*ctx.workspace);

@@ -18,7 +18,7 @@ struct RecurrenceArgs : Recurrence {
   bool starts_document(int64_t t) const { return sequence.position_T()[size_t(t)] == 0; }
 };
 
-// What head h reads of token t, as A.
+// The inputs of head h at token t, as A.
 template <typename A>
 struct HeadOfRecurrence {
   HeadOfRecurrence(const RecurrenceArgs& call, int64_t head)

@@ -1,10 +1,10 @@
 // How it works.  A task is a chunk and a key head, and runs the value heads of the key head one
-// after the other.  Forward it takes the state from tile to tile.  If there are fewer tasks than
-// threads, forward cuts the columns of values, which do not meet each other.
+// after the other.  Forward carries the state from tile to tile.  If there are fewer tasks than
+// threads, forward is also cut by columns of values, which are independent.
 //
-// Backward goes block by block of kStride tokens from the last to the first:
+// Backward runs over blocks of kStride tokens, from the last to the first:
 //
-//   kept ->  state of tile 0 -> of tile 1 -> of tile 2 -> of tile 3      run again, and stored
+//   kept ->  state of tile 0 -> of tile 1 -> of tile 2 -> of tile 3      recomputed and stored
 //   D    <-  tile 0          <- tile 1    <- tile 2    <- tile 3         walked back
 //
 // A tile that starts a document has no state before it.  Every other tile begins at a multiple of
@@ -48,7 +48,7 @@ class States {
   int64_t stride_;
 };
 
-// What a task has of its own.
+// The private memory of a task.
 template <typename Real>
 struct Worker {
   HeadTiles<Real> tiles;

@@ -81,7 +81,7 @@ void HeadTiles<Real>::read(const Products<Real>& products, const Real* M, Reader
   write();
 }
 
-// What the tokens write, from what their keys read of the state.
+// Computes what the tokens write, from what their keys read of the state.
 template <typename Real>
 void HeadTiles<Real>::write() {
   const Matrix v =

@@ -39,7 +39,7 @@ class HeadTiles {
  public:
   // Memory for states of at most `cols` columns, and for backward.
   HeadTiles(const RecurrenceArgs& x, int64_t cols, bool backward, Pieces<Real>& memory);
-  // Of rows and columns of what it multiplies.
+  // The largest number of rows or columns of any operand of a product.
   static int64_t largest_operand(const RecurrenceArgs& x, int64_t cols);
 
   void begin_head(int64_t h, const ValueColumns& columns);

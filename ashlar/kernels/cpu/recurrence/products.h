@@ -23,7 +23,7 @@ Matrix view(const Real* data, int64_t rows, int64_t cols, int64_t stride) {
           stride};
 }
 
-// What of a product is not needed or known to be zero, and left out as far as tiles go.
+// The part of a product that is not needed or known to be zero, and is left out in whole tiles.
 enum class Skip {
   kNothing,
   kAboveC,  // elements of c right of its diagonal: they may be left as they are
@@ -67,13 +67,13 @@ class Products<float> {
   struct Left {
     gemm::Left rows;
     int64_t count, num_k;
-    int64_t group, group_bytes;  // so many rows stand one after another, then come the next
+    int64_t group, group_bytes;  // rows in a group, and bytes from one group to the next
   };
   struct Right {
     const std::byte* panels;
     int64_t num_k, cols;
   };
-  // Of operands with at most `largest` rows and columns.
+  // Bytes of a slot for operands with at most `largest` rows and columns.
   static int64_t slot_bytes(const gemm::Engine* engine, int64_t largest);
   Products(const gemm::Engine* engine, std::byte* slots, int64_t slot_bytes)
       : e_(*engine), slots_(slots), slot_bytes_(slot_bytes) {

@@ -1,14 +1,14 @@
-// How it works.  Token after token, as the formulas of recurrence.h read.  A task is a chunk and a
-// key head; it runs the value heads that read the key head one after the other, so that dq and dk
-// have one order of summation.  A token takes the state through three steps:
+// How it works.  Token by token, by the formulas of recurrence.h.  A task is a chunk and a key
+// head; it runs the value heads that read the key head one after the other, so that dq and dk have
+// one order of summation.  A token changes the state in three steps:
 //
 //   decayed    S = Diag(a) M, or 0 where a document starts
 //   written    w = v, or with beta  beta (v - S^T k)
 //   M = S + k w^T
 //
-// Backward goes block by block of kStride tokens from the last to the first.  It runs the states of
-// a block again, from the one that forward kept, then walks the tokens back; D is the gradient of
-// the state that a token leaves.  A is the type of sums: double with F64, else float.
+// Backward runs over blocks of kStride tokens, from the last to the first.  It recomputes the
+// states of a block from the one that forward kept, then walks the tokens in reverse; D is the
+// gradient of the state that a token leaves.  A is the type of sums: double with F64, else float.
 #include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/recurrence/args.h"
 
@@ -197,8 +197,8 @@ void backward(const RecurrenceArgs& x, const RecurrenceGradients& g) {
   });
 }
 
-// What a chunk does to the state that enters, beside what it makes.  With beta the columns from dv
-// on, which began as the identity, have become that; else it is the product of the decays.
+// Stores the transition of a chunk.  With beta it is in the columns from dv on, which started as
+// the identity; else it is the product of the decays.
 template <typename A>
 void store_transition(const Walk<A>& walk, int64_t chunk, const A* M, const Tensor& transition) {
   const RecurrenceArgs& x = walk.x;

@@ -82,7 +82,7 @@ struct RowOps {
                 const Real* m, Real* to);
 };
 
-// Of the build that isa() permits.
+// The functions of the build that isa() permits.
 template <typename Real>
 const RowOps<Real>& row_ops();
 template <>

@@ -1,9 +1,9 @@
 // How it works.  The loops are plain, over neighbouring elements, so that the compiler makes
 // vectors of them for each instruction set, in float and in double: one source for the fast path
-// and for its test in fp64.  Sums run in kSums lanes, which are added up in the end.
+// and for its test in fp64.  Sums run in kSums lanes, which are added up at the end.
 //
-//   mask      row i keeps what stands up to column i and zeros follow: nothing is computed with
-//             what is masked
+//   mask      row i keeps its columns up to i, followed by zeros: masked values are never used in a
+//             computation
 //   solve     row i of W needs the rows before it: they are subtracted in registers, two rows of
 //             four vectors at a time
 //   diagonal  k_j, or 1, times the gates passed since token j: with each token i it is multiplied

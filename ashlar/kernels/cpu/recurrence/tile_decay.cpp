@@ -1,5 +1,5 @@
 // How it works.  Decays of a head or a token are factors of rows and of pairs, and pairs are one
-// product, masked.  Gates of channels stand inside the sum over channels.  A tile is cut into
+// masked product.  Gates of channels are inside the sum over channels.  A tile is cut into
 // sub-tiles of 16 tokens:
 //
 //            keys 0-15   16-31    32-47          r is c before the sub-tile of the readers i
@@ -7,7 +7,7 @@
 //   16-31    product     diagonal                product:  (x_i e^(c_i - r)) . (k_j e^(r - c_j))
 //   32-47    product ..........   diagonal       diagonal: gates multiplied token by token
 //
-// Both exponents of a product are at most 0, and r reads tokens before i alone.
+// Both exponents of a product are at most 0, and r depends only on tokens before i.
 #include "ashlar/kernels/cpu/recurrence/tile_decay.h"
 
 namespace ashlar::kernels::cpu {

@@ -35,7 +35,7 @@ class Pieces {
   int64_t taken_ = 0;
 };
 
-// What meets the keys of a tile: its queries, and with the delta rule its keys, which read the
+// The readers of a tile's keys: its queries, and with the delta rule also its keys, which read the
 // state before they write.  Rows of p and dp are kPairs apart, those of the others padded(dk).
 template <typename Real>
 struct Reader {
@@ -89,9 +89,9 @@ class TileDecay {
   int64_t h_ = 0, n_ = 0;                         // the head; tokens of the tile
   Real *log_a_, *in_ = nullptr, *out_ = nullptr;  // [kTile], of channels [kTile, dk]
   Real* pairs_ = nullptr;                         // of heads and tokens: [kTile, kTile]
-  // Of channels, in rows of stride(): gates; e^(c_i - r), where r is c before the sub-tile of i;
-  // for every sub-tile but the first e^(r - c_j) and k_j e^(r - c_j) of the tokens before it;
-  // products.
+  // For decays of channels, in rows of stride(): gates; e^(c_i - r), where r is c before the
+  // sub-tile of i; for every sub-tile but the first e^(r - c_j) and k_j e^(r - c_j) of the tokens
+  // before it; products.
   Real *a_ = nullptr, *later_ = nullptr, *earlier_ = nullptr, *k_earlier_ = nullptr,
        *product_ = nullptr;
 };

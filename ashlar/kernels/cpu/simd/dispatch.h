@@ -1,4 +1,4 @@
-// Which of Highway's per-target builds of a function runs: the best one that isa() permits.
+// Selects among Highway's per-target builds of a function: the best one that isa() permits.
 // Sources never use HWY_DYNAMIC_DISPATCH, which would ignore isa().
 //
 //   #undef HWY_TARGET_INCLUDE
@@ -41,7 +41,7 @@ inline int64_t highway_targets(Isa isa) {
   }
 }
 
-// Where isa()'s build stands in a table of HWY_EXPORT.  Asking the CPU is slow, hence the table.
+// The index of isa()'s build in a table of HWY_EXPORT, cached because asking the CPU is slow.
 inline size_t dispatch_index() {
   static const std::array<size_t, 4> index = [] {
     std::array<size_t, 4> result{};
