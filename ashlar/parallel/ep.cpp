@@ -92,7 +92,7 @@ int EpExchange::count(const Context& ctx, const kernels::RoutePlan& plan,
   const Tensor all = host_tensor(ctx, counts);
   download(ctx, plan.row_of_expert_E1, counts.subspan(size_t(own), size_t(classes)));
   ep_.all_gather(all.slice(own, own + classes), all, "expert counts").wait();
-  if (ctx.meta())  // an even load, where nobody knows the tokens
+  if (ctx.meta())  // an even load, since a dry run has no tokens
     for (int64_t i = 0; i < int64_t(counts.size()); ++i)
       counts[size_t(i)] = int32_t(plan.token_of_row_R.numel() * (i % classes) / num_experts_);
   const ExpertRound round{
