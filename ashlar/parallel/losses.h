@@ -36,7 +36,7 @@ class LossTable {
   LossTable(Arena& arena, DType dtype, int64_t micro_batches, int64_t num_tokens,
             int64_t num_routers);
 
-  // What the layers fill: [num_tokens], 0 where a token has no target; and [2], as
+  // The tensors that the layers fill: [num_tokens], 0 where a token has no target; and [2], as
   // nn::ExpertLoad::losses_2.
   Tensor of_tokens(int64_t micro_batch) const;
   Tensor of_router(int64_t micro_batch, int64_t router) const;

@@ -184,8 +184,8 @@ class Run {
   int num_chunks_ = 1;
   bool transfers_ = false;
   std::vector<Stage> stages_{size_t(p_)};
-  std::map<std::pair<int, bool>, Channel>
-      channels_;  // by the stage that sends, and whether gradients
+  // By the stage that sends, and whether it sends gradients.
+  std::map<std::pair<int, bool>, Channel> channels_;
   std::map<Arrival, double> arrivals_;
   std::set<std::tuple<int, int, Kind>> ended_;  // virtual stage, micro-batch
   double busy_s_ = 0;

@@ -1,4 +1,4 @@
-// What a start reports of its recipe: its changes to the run that it continues, beyond the list of
+// The report of a start on its recipe: its changes to the run that it continues, beyond the list of
 // keys (differences()), and a schedule that is hardly intended.
 #pragma once
 

@@ -78,7 +78,7 @@ class Run {
   Threads threads_;
   Health health_;
 
-  // What the steps of the constructor make.
+  // Members that the steps of the constructor make.
   RunPlan plan_;
   std::optional<models::ModelSource> first_weights_;  // of a new run with init.model
   std::unique_ptr<Trainer> trainer_;

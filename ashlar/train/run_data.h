@@ -24,17 +24,17 @@ class RunData {
   RunData(FileSystem& files, const Recipe& recipe, const Reader& reader);
 
   const data::Sources& sources() const { return sources_; }
-  // Null: nothing is known of the data of other programs.
+  // Null for data of other programs, whose tokenizer is unknown.
   const data::Tokenizer* tokenizer() const { return tokenizer_.get(); }
   data::Loader training() const;    // from the beginning
   data::Loader validation() const;  // likewise
 
-  // Reads ahead from where the loader stands.
+  // Reads ahead from the loader's place.
   void begin(data::Loader loader);
   // The micro-batches of the next step; valid until the next call.
   std::span<const parallel::MicroBatch> next_step();
-  // The step was not left undone: the cursor moves behind its last batch, while the loader, which
-  // reads ahead, may stand further on.
+  // Moves the cursor behind the last batch of a step that was run to its end.  The loader reads
+  // ahead of the cursor.
   void take_step();
   const data::LoaderState& cursor() const { return cursor_; }
   // The datasets that began again in the step that was taken.

@@ -1,5 +1,5 @@
-// What a run tells of its steps: rows and events in metrics.jsonl, which rank 0 writes, and lines
-// of the log.  Every rank makes the same calls.
+// The reports of a run on its steps: rows and events in metrics.jsonl, which rank 0 writes, and
+// lines of the log.  Every rank makes the same calls.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ class RunReport {
   RunReport(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks)
       : recipe_(recipe), files_(files), log_(log), ranks_(ranks) {}
 
-  // The start is accepted: from here on the run's directory tells of it.  after_step: what the
-  // start continues from.
+  // To be called once the start is accepted: opens the files in the run's directory.  after_step:
+  // the step that the start continues from.
   void begin(const RunScale& scale, const std::string& isa, int64_t after_step, bool resumed);
   Metrics* metrics() { return metrics_.get(); }  // rank 0's; null on the others
   void first_step();                             // how long after the start of the process it ended

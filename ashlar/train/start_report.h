@@ -1,4 +1,4 @@
-// What a start tells people of its run: what is trained on what, and what it continues.
+// The messages of a start for people: the model, the machine, and the run that it continues.
 #pragma once
 
 #include <string>
