@@ -79,7 +79,7 @@ struct Shared {
 
 class Rank {
  public:
-  Rank(const CheckpointWorkload& workload, const CheckpointOptions& options, FileSystem& files,
+  Rank(const CheckpointWorkload& workload, const CheckpointBenchOptions& options, FileSystem& files,
        comm::Group& ranks, Shared& shared)
       : workload_(workload),
         options_(options),
@@ -327,7 +327,7 @@ class Rank {
   }
 
   const CheckpointWorkload& workload_;
-  const CheckpointOptions& options_;
+  const CheckpointBenchOptions& options_;
   FileSystem& files_;
   comm::Group& ranks_;
   Shared& shared_;
@@ -364,7 +364,7 @@ class Removal {
   const std::string& directory_;
 };
 
-CheckpointRow measure(const CheckpointWorkload& workload, const CheckpointOptions& options,
+CheckpointRow measure(const CheckpointWorkload& workload, const CheckpointBenchOptions& options,
                       FileSystem& files) {
   const int ranks = std::max(workload.saved.ranks, workload.other.ranks);
   Shared shared(ranks);
@@ -388,7 +388,7 @@ CheckpointRow measure(const CheckpointWorkload& workload, const CheckpointOption
 
 }  // namespace
 
-void measure_checkpoints(const CheckpointOptions& options,
+void measure_checkpoints(const CheckpointBenchOptions& options,
                          const std::function<void(const CheckpointRow&)>& done) {
   const auto posix = posix_files();
   const auto unsynced = without_sync(*posix);

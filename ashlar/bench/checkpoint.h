@@ -23,7 +23,7 @@
 
 namespace ashlar::bench {
 
-struct CheckpointOptions {
+struct CheckpointBenchOptions {
   std::string directory = "runs/bench-checkpoint";  // made, and removed at the end
   int64_t bytes = int64_t(3) << 30;
   int ranks = 2;
@@ -55,12 +55,12 @@ struct CheckpointRow {
 // Calls `done` after each workload.
 // Errors   kLaunch: under a launcher, since the ranks are threads of this process; kConfig: an
 //          unknown workload; kStorage.
-void measure_checkpoints(const CheckpointOptions& options,
+void measure_checkpoints(const CheckpointBenchOptions& options,
                          const std::function<void(const CheckpointRow&)>& done);
 
-std::string checkpoint_head(const CheckpointOptions& options);
-std::string to_text(const CheckpointRow& row, const CheckpointOptions& options);
-std::string to_json_line(const CheckpointRow& row, const CheckpointOptions& options);
+std::string checkpoint_head(const CheckpointBenchOptions& options);
+std::string to_text(const CheckpointRow& row, const CheckpointBenchOptions& options);
+std::string to_json_line(const CheckpointRow& row, const CheckpointBenchOptions& options);
 // The tensors of a workload and the layouts, so that other programs can save the same.
 std::string describe(const CheckpointWorkload& workload);
 

@@ -51,7 +51,7 @@ class UnsyncedFile : public File {
 class UnsyncedFiles : public FileSystem {
  public:
   explicit UnsyncedFiles(FileSystem& inner) : inner_(inner) {}
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     return inner_.open(path, links);
   }
   std::unique_ptr<File> create(const std::string& path) override {
@@ -60,10 +60,10 @@ class UnsyncedFiles : public FileSystem {
   std::unique_ptr<File> append(const std::string& path) override {
     return std::make_unique<UnsyncedFile>(inner_.append(path));
   }
-  std::unique_ptr<Mapping> map(const std::string& path, Links links) override {
+  std::unique_ptr<Mapping> map(const std::string& path, LinkPolicy links) override {
     return inner_.map(path, links);
   }
-  std::optional<FileInfo> stat(const std::string& path, Links links) override {
+  std::optional<FileInfo> stat(const std::string& path, LinkPolicy links) override {
     return inner_.stat(path, links);
   }
   std::vector<std::string> list(const std::string& directory) override {

@@ -19,7 +19,7 @@ Ordered json_of(const CheckpointLayout& layout) {
 
 }  // namespace
 
-std::string checkpoint_head(const CheckpointOptions& options) {
+std::string checkpoint_head(const CheckpointBenchOptions& options) {
   return fmt::format(
       "{} each, {} repeats, {:.2g} s of computing, {:.2g} s of rest, {}; medians; seconds but for "
       "block (ms)\n"
@@ -31,7 +31,7 @@ std::string checkpoint_head(const CheckpointOptions& options) {
       "pl.other", "CPU", "memory");
 }
 
-std::string to_text(const CheckpointRow& r, const CheckpointOptions&) {
+std::string to_text(const CheckpointRow& r, const CheckpointBenchOptions&) {
   return fmt::format(
       "{:<8} {:>9} {:>5} {:>8.1f} {:>7.1f} {:>7.3f} {:>8.2f} {:>8.2f} {:>8.2f} | {:>8.2f} "
       "{:>8.2f} | {:>8.2f} {:>8.2f} {:>8.2f} | {:>6.2f} {:>7}{}",
@@ -42,7 +42,7 @@ std::string to_text(const CheckpointRow& r, const CheckpointOptions&) {
       r.wrong_elements ? fmt::format("  {} WRONG ELEMENTS", r.wrong_elements) : "");
 }
 
-std::string to_json_line(const CheckpointRow& r, const CheckpointOptions& options) {
+std::string to_json_line(const CheckpointRow& r, const CheckpointBenchOptions& options) {
   const auto times = [](const CheckpointTimes& t) {
     return Ordered{{"save_s", json_of(t.save)},
                    {"load_s", json_of(t.load)},

@@ -47,16 +47,17 @@ std::vector<Parameter> holdings(const CheckpointWorkload& workload, const Checkp
     Parameter p;
     p.logical = logical;
     p.boxes = {Box::whole(shape)};
-    if (layout.cut == Cut::kRows) p.boxes = {part_of(shape, 0, rank, layout.ranks)};
-    if (layout.cut == Cut::kColumns)
+    if (layout.cut == WorkloadCut::kRows) p.boxes = {part_of(shape, 0, rank, layout.ranks)};
+    if (layout.cut == WorkloadCut::kColumns)
       p.boxes = {part_of(shape, shape.ndim() - 1, rank, layout.ranks)};
-    if (layout.cut == Cut::kGrid) p.boxes = {part_of(shape, 0, rank % layout.tp, layout.tp)};
-    if (layout.cut == Cut::kCopies) p.copy = rank, p.num_copies = layout.ranks;
+    if (layout.cut == WorkloadCut::kGrid)
+      p.boxes = {part_of(shape, 0, rank % layout.tp, layout.tp)};
+    if (layout.cut == WorkloadCut::kCopies) p.copy = rank, p.num_copies = layout.ranks;
     p.end = p.boxes[0].length.numel();
     p.local_shape = p.boxes[0].length;
     list.push_back(p);
   }
-  if (layout.cut != Cut::kFlat && layout.cut != Cut::kGrid) return list;
+  if (layout.cut != WorkloadCut::kFlat && layout.cut != WorkloadCut::kGrid) return list;
   int64_t total = 0;
   for (const Parameter& p : list) total += p.end;
   const auto [begin, end] = share(total, rank / layout.tp, layout.ranks / layout.tp);
@@ -74,15 +75,15 @@ std::vector<Parameter> holdings(const CheckpointWorkload& workload, const Checkp
 
 std::string CheckpointLayout::text() const {
   switch (cut) {
-    case Cut::kRows:
+    case WorkloadCut::kRows:
       return fmt::format("{} ranks, rows", ranks);
-    case Cut::kColumns:
+    case WorkloadCut::kColumns:
       return fmt::format("{} ranks, columns", ranks);
-    case Cut::kFlat:
+    case WorkloadCut::kFlat:
       return fmt::format("{} ranks, flat", ranks);
-    case Cut::kCopies:
+    case WorkloadCut::kCopies:
       return fmt::format("{} ranks, copies", ranks);
-    case Cut::kGrid:
+    case WorkloadCut::kGrid:
       return fmt::format("{} ranks, tp {} x flat {}", ranks, tp, ranks / tp);
   }
   return "";
@@ -96,23 +97,24 @@ int64_t CheckpointWorkload::bytes() const {
 }
 
 std::vector<CheckpointWorkload> checkpoint_workloads(int64_t bytes, int ranks) {
-  const CheckpointLayout rows{Cut::kRows, ranks}, columns{Cut::kColumns, ranks};
+  const CheckpointLayout rows{WorkloadCut::kRows, ranks}, columns{WorkloadCut::kColumns, ranks};
   return {
       {"small", "many small tensors", tensors(bytes, {256, 192}), rows, columns},
       {"large", "few large tensors", tensors(bytes, rows_for(bytes, 12, 16384, 4096)), rows,
        columns},
       // A third of the tensors, which every rank holds whole.
       {"copies", "what 8 data ranks hold alike",
-       tensors(bytes / 3, rows_for(bytes, 48, 4096, 4096)), CheckpointLayout{Cut::kCopies, 8},
-       CheckpointLayout{Cut::kCopies, 4}},
+       tensors(bytes / 3, rows_for(bytes, 48, 4096, 4096)),
+       CheckpointLayout{WorkloadCut::kCopies, 8}, CheckpointLayout{WorkloadCut::kCopies, 4}},
       {"flat", "shares of ZeRO that end inside of rows", tensors(bytes, {409, 1111}),
-       CheckpointLayout{Cut::kFlat, ranks}, CheckpointLayout{Cut::kFlat, ranks + 1}},
+       CheckpointLayout{WorkloadCut::kFlat, ranks},
+       CheckpointLayout{WorkloadCut::kFlat, ranks + 1}},
       {"experts", "stacks of experts, some on each rank",
        tensors(bytes, {16, bytes < (int64_t(1) << 30) ? 32 : 2048, 512}), rows, columns},
       {"grid", "tensor and data ranks", tensors(bytes, rows_for(bytes, 48, 4096, 4096)),
-       CheckpointLayout{Cut::kGrid, 8, 2}, CheckpointLayout{Cut::kGrid, 8, 4}},
+       CheckpointLayout{WorkloadCut::kGrid, 8, 2}, CheckpointLayout{WorkloadCut::kGrid, 8, 4}},
       {"gather", "8 ranks to one", tensors(bytes, rows_for(bytes, 48, 4096, 4096)),
-       CheckpointLayout{Cut::kGrid, 8, 2}, CheckpointLayout{Cut::kRows, 1}},
+       CheckpointLayout{WorkloadCut::kGrid, 8, 2}, CheckpointLayout{WorkloadCut::kRows, 1}},
   };
 }
 

@@ -11,7 +11,7 @@
 namespace ashlar::bench {
 
 // How ranks hold tensors.
-enum class Cut : uint8_t {
+enum class WorkloadCut : uint8_t {
   kRows,     // equal ranges of dim 0
   kColumns,  // equal ranges of the last dim
   kFlat,     // equal ranges of all elements of all tensors, laid end to end
@@ -20,7 +20,7 @@ enum class Cut : uint8_t {
 };
 
 struct CheckpointLayout {
-  Cut cut = Cut::kRows;
+  WorkloadCut cut = WorkloadCut::kRows;
   int ranks = 2, tp = 1;
   std::string text() const;  // "8 ranks, tp 2 x flat 4"
 };

@@ -26,7 +26,7 @@ void check_steps(int64_t steps) {
                  kMost);
 }
 
-void add_ranks(CLI::App& group, Action& action) {
+void add_ranks(CLI::App& group, CommandAction& action) {
   struct Flags {
     std::string recipe;
     std::vector<std::string> overrides;
@@ -69,7 +69,7 @@ void add_ranks(CLI::App& group, Action& action) {
   });
 }
 
-void add_memory(CLI::App& group, Action& action) {
+void add_memory(CLI::App& group, CommandAction& action) {
   struct Flags {
     std::string recipe, svg, svg_times;
     std::vector<std::string> overrides;
@@ -123,9 +123,9 @@ void add_memory(CLI::App& group, Action& action) {
   });
 }
 
-void add_checkpoint(CLI::App& group, Action& action) {
+void add_checkpoint(CLI::App& group, CommandAction& action) {
   struct Flags {
-    bench::CheckpointOptions options;
+    bench::CheckpointBenchOptions options;
     double gib = 3;
     bool json = false, no_sync = false, no_baselines = false, list = false;
   };
@@ -154,7 +154,7 @@ void add_checkpoint(CLI::App& group, Action& action) {
   sub->add_flag("--json", flags->json, "a JSON line for each");
   sub->callback([flags, &action] {
     action = [flags](Log&) {
-      bench::CheckpointOptions& options = flags->options;
+      bench::CheckpointBenchOptions& options = flags->options;
       constexpr int kMostRanks = 64, kMostRepeats = 1000;
       ASHLAR_REQUIRE(flags->gib > 0 && flags->gib <= 1024, kConfig,
                      "--gib is {}; expected above 0 to 1024", flags->gib);
@@ -192,7 +192,7 @@ DType parse_compute(const std::string& dtype) {
   return compute;
 }
 
-void add_linear_attention(CLI::App& group, Action& action) {
+void add_linear_attention(CLI::App& group, CommandAction& action) {
   struct Flags {
     std::string dtype = "auto";
     int threads = 0;
@@ -221,7 +221,7 @@ void add_linear_attention(CLI::App& group, Action& action) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Action& action) {
+void add_bench(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
   group->require_subcommand(1);
   struct Flags {

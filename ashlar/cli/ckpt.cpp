@@ -33,7 +33,7 @@ void require_outside_steps(FileSystem& files, const std::string& out) {
                    at.string());
 }
 
-void add_ckpt(CLI::App& app, Action& action) {
+void add_ckpt(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand(
       "ckpt",
       "list, inspect, verify, keep, prune, compare, average, import and export checkpoints");

@@ -12,15 +12,15 @@
 namespace ashlar::cli {
 
 // Each adds its verbs to the group.
-void add_ckpt_inspection(CLI::App& group, Action& action);  // list, show, verify
-void add_ckpt_keeping(CLI::App& group, Action& action);     // pin, unpin, prune
-void add_ckpt_conversion(CLI::App& group, Action& action);  // import, export
-void add_ckpt_diff(CLI::App& group, Action& action);
-void add_ckpt_average(CLI::App& group, Action& action);
+void add_ckpt_inspection(CLI::App& group, CommandAction& action);  // list, show, verify
+void add_ckpt_keeping(CLI::App& group, CommandAction& action);     // pin, unpin, prune
+void add_ckpt_conversion(CLI::App& group, CommandAction& action);  // import, export
+void add_ckpt_diff(CLI::App& group, CommandAction& action);
+void add_ckpt_average(CLI::App& group, CommandAction& action);
 
 // Adds a verb whose flags are parsed into `flags` and passed to run().
 template <typename Flags>
-CLI::App* add_verb(CLI::App& group, Action& action, const char* name, const char* summary,
+CLI::App* add_verb(CLI::App& group, CommandAction& action, const char* name, const char* summary,
                    const std::shared_ptr<Flags>& flags, int (*run)(const Flags&, Log&)) {
   CLI::App* verb = group.add_subcommand(name, summary);
   verb->callback(

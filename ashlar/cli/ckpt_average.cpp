@@ -80,7 +80,7 @@ int average(const AverageFlags& flags, Log& log) {
 
 }  // namespace
 
-void add_ckpt_average(CLI::App& group, Action& action) {
+void add_ckpt_average(CLI::App& group, CommandAction& action) {
   const auto flags = std::make_shared<AverageFlags>();
   CLI::App* verb = add_verb(group, action, "average",
                             "the weighted average of models, as a new root or a Hugging Face "

@@ -59,7 +59,7 @@ int export_model(const ConvertFlags& flags, Log& log) {
 
 }  // namespace
 
-void add_ckpt_conversion(CLI::App& group, Action& action) {
+void add_ckpt_conversion(CLI::App& group, CommandAction& action) {
   const auto flags = std::make_shared<ConvertFlags>();
   CLI::App* import_app =
       add_verb(group, action, "import", "a Hugging Face directory as step 0 of a new root", flags,

@@ -128,7 +128,7 @@ int compare(const DiffFlags& flags, Log& log) {
 
 }  // namespace
 
-void add_ckpt_diff(CLI::App& group, Action& action) {
+void add_ckpt_diff(CLI::App& group, CommandAction& action) {
   const auto flags = std::make_shared<DiffFlags>();
   CLI::App* verb = add_verb(group, action, "diff",
                             "what differs between two steps, roots or Hugging Face directories; "

@@ -54,7 +54,7 @@ int list(const InspectFlags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
   const char* mark = level == VerifyLevel::kDeep ? "  <- continues here" : "  <- is tried first";
-  const auto info = files->stat(flags.path, Links::kFollow);
+  const auto info = files->stat(flags.path, LinkPolicy::kFollow);
   ASHLAR_REQUIRE(info, kConfig, "{}: there is no such directory", flags.path);
   ASHLAR_REQUIRE(info->type == FileInfo::Type::kDirectory, kConfig,
                  "{}: it is no directory; expected a checkpoint root, or a run's directory",
@@ -139,7 +139,7 @@ int verify(const InspectFlags& flags, Log& log) {
 
 }  // namespace
 
-void add_ckpt_inspection(CLI::App& group, Action& action) {
+void add_ckpt_inspection(CLI::App& group, CommandAction& action) {
   const auto list_flags = std::make_shared<InspectFlags>(),
              show_flags = std::make_shared<InspectFlags>(),
              verify_flags = std::make_shared<InspectFlags>();

@@ -102,7 +102,7 @@ int prune(const KeepFlags& flags, Log& log) {
 
 }  // namespace
 
-void add_ckpt_keeping(CLI::App& group, Action& action) {
+void add_ckpt_keeping(CLI::App& group, CommandAction& action) {
   const auto pin_flags = std::make_shared<KeepFlags>(), unpin_flags = std::make_shared<KeepFlags>(),
              prune_flags = std::make_shared<KeepFlags>();
   CLI::App* pin_app =

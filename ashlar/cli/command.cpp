@@ -82,7 +82,7 @@ int parse_and_run(int argc, const char* const* argv, Log& log) {
   CLI::App app("From bare nodes to a trained foundation model.", "ashlar");
   app.require_subcommand(1);
   app.set_version_flag("--version", ASHLAR_VERSION);
-  Action action;
+  CommandAction action;
   for (const auto add : {add_tokenizer, add_data, add_train, add_plan, add_eval, add_score,
                          add_generate, add_ckpt, add_bench, add_info})
     add(app, action);

@@ -24,19 +24,19 @@ namespace ashlar::cli {
 // The type of an option whose value may be empty, which is an error for all others.
 inline constexpr const char* kFreeText = "[TEXT]";
 
-using Action = std::function<int(Log&)>;
+using CommandAction = std::function<int(Log&)>;
 
 // Each adds its subcommand to `app`; parsing one sets `action`.
-void add_tokenizer(CLI::App& app, Action& action);
-void add_data(CLI::App& app, Action& action);
-void add_train(CLI::App& app, Action& action);
-void add_plan(CLI::App& app, Action& action);
-void add_eval(CLI::App& app, Action& action);
-void add_score(CLI::App& app, Action& action);
-void add_generate(CLI::App& app, Action& action);
-void add_ckpt(CLI::App& app, Action& action);
-void add_bench(CLI::App& app, Action& action);
-void add_info(CLI::App& app, Action& action);
+void add_tokenizer(CLI::App& app, CommandAction& action);
+void add_data(CLI::App& app, CommandAction& action);
+void add_train(CLI::App& app, CommandAction& action);
+void add_plan(CLI::App& app, CommandAction& action);
+void add_eval(CLI::App& app, CommandAction& action);
+void add_score(CLI::App& app, CommandAction& action);
+void add_generate(CLI::App& app, CommandAction& action);
+void add_ckpt(CLI::App& app, CommandAction& action);
+void add_bench(CLI::App& app, CommandAction& action);
+void add_info(CLI::App& app, CommandAction& action);
 
 // Parses and runs; returns the exit code.  Never throws.
 int run(int argc, const char* const* argv);

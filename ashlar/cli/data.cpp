@@ -94,7 +94,7 @@ bool print_report(const std::string& prefix, const data::DatasetReport& report) 
 
 }  // namespace
 
-void add_data(CLI::App& app, Action& action) {
+void add_data(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("data", "prepare and inspect datasets");
   group->require_subcommand(1);
 

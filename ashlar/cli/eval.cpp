@@ -92,7 +92,7 @@ int evaluate(const EvalFlags& flags, Log& log) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, Action& action) {
+void add_eval(CLI::App& app, CommandAction& action) {
   const auto flags = std::make_shared<EvalFlags>();
   eval::InputSpec& input = flags->input;
   CLI::App* sub = app.add_subcommand("eval", "loss and perplexity over a prepared dataset");

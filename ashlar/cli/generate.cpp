@@ -188,7 +188,7 @@ int generate(const GenerateFlags& flags, Log& log) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Action& action) {
+void add_generate(CLI::App& app, CommandAction& action) {
   const auto flags = std::make_shared<GenerateFlags>();
   CLI::App* sub = app.add_subcommand("generate", "continue a prompt");
   sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")

@@ -9,7 +9,7 @@
 
 namespace ashlar::cli {
 
-void add_info(CLI::App& app, Action& action) {
+void add_info(CLI::App& app, CommandAction& action) {
   CLI::App* info = app.add_subcommand("info", "build, CPU features, kernel paths, threads");
   info->callback([&action] {
     action = [](Log&) {

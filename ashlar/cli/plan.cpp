@@ -19,7 +19,7 @@ namespace ashlar::cli {
 
 namespace {
 
-void add_dry_run(CLI::App* group, Action& action) {
+void add_dry_run(CLI::App* group, CommandAction& action) {
   struct Flags {
     std::string recipe;
     std::vector<std::string> overrides;
@@ -62,7 +62,7 @@ Schedule parse_schedule(std::string_view name) {
   return Schedule(found - kScheduleNames.begin());
 }
 
-void add_schedule(CLI::App* group, Action& action) {
+void add_schedule(CLI::App* group, CommandAction& action) {
   struct Flags {
     int stages = 4, chunks = 1;
     int64_t micro_batches = 8;
@@ -107,7 +107,7 @@ void add_schedule(CLI::App* group, Action& action) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Action& action) {
+void add_plan(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("plan", "what a run would need, counted without running it");
   group->require_subcommand(1);
   add_dry_run(group, action);

@@ -40,7 +40,7 @@ nlohmann::ordered_json experts_of(const eval::Scores& scores) {
 
 }  // namespace
 
-void add_score(CLI::App& app, Action& action) {
+void add_score(CLI::App& app, CommandAction& action) {
   struct Flags {
     std::string model, ids, dtype = "fp32", logits;
     int threads = 0;

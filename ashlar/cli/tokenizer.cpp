@@ -8,7 +8,7 @@
 
 namespace ashlar::cli {
 
-void add_tokenizer(CLI::App& app, Action& action) {
+void add_tokenizer(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("tokenizer", "train a tokenizer");
   group->require_subcommand(1);
   CLI::App* train = group->add_subcommand("train", "learn a sentencepiece model from text");

@@ -39,7 +39,7 @@ void refuse_former_variable() {
 
 }  // namespace
 
-void add_train(CLI::App& app, Action& action) {
+void add_train(CLI::App& app, CommandAction& action) {
   struct Flags {
     std::string recipe;
     std::vector<std::string> overrides;

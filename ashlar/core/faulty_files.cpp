@@ -80,7 +80,7 @@ class FaultyFiles : public FileSystem {
   FaultyFiles(FileSystem& inner, FaultDecision decide)
       : inner_(inner), decider_(std::make_shared<Decider>(std::move(decide))) {}
 
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     decider_->check("open", path);
     return wrap(inner_.open(path, links), path);
   }
@@ -92,11 +92,11 @@ class FaultyFiles : public FileSystem {
     decider_->check("append", path);
     return wrap(inner_.append(path), path);
   }
-  std::unique_ptr<Mapping> map(const std::string& path, Links links) override {
+  std::unique_ptr<Mapping> map(const std::string& path, LinkPolicy links) override {
     decider_->check("map", path);
     return inner_.map(path, links);
   }
-  std::optional<FileInfo> stat(const std::string& path, Links links) override {
+  std::optional<FileInfo> stat(const std::string& path, LinkPolicy links) override {
     decider_->check("stat", path);
     return inner_.stat(path, links);
   }

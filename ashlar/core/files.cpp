@@ -24,7 +24,8 @@ void FileSystem::pause(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes, Links links) {
+std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes,
+                      LinkPolicy links) {
   const auto file = files.open(path, links);
   const int64_t size = file->size();
   ASHLAR_REQUIRE(size <= max_bytes, kStorage, "read {}: the file has {} bytes; expected at most {}",

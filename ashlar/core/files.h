@@ -23,7 +23,7 @@
 
 namespace ashlar {
 
-enum class Links : uint8_t { kFollow, kRefuse };
+enum class LinkPolicy : uint8_t { kFollow, kRefuse };
 
 struct FileInfo {
   enum class Type { kFile, kDirectory, kLink, kOther };
@@ -66,14 +66,17 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   // Opens for reading; regular files only.
-  virtual std::unique_ptr<File> open(const std::string& path, Links links = Links::kFollow) = 0;
+  virtual std::unique_ptr<File> open(const std::string& path,
+                                     LinkPolicy links = LinkPolicy::kFollow) = 0;
   virtual std::unique_ptr<File> create(const std::string& path) = 0;  // must not exist yet
   // Creates the file if it is missing; a write_at at size() appends.  Follows no link.
   virtual std::unique_ptr<File> append(const std::string& path) = 0;
-  virtual std::unique_ptr<Mapping> map(const std::string& path, Links links = Links::kFollow) = 0;
+  virtual std::unique_ptr<Mapping> map(const std::string& path,
+                                       LinkPolicy links = LinkPolicy::kFollow) = 0;
   // nullopt: no such name.  kRefuse describes a link itself (kLink), so that a name in use is seen
   // even if the link leads nowhere; kFollow describes its target, which may not exist.
-  virtual std::optional<FileInfo> stat(const std::string& path, Links links = Links::kRefuse) = 0;
+  virtual std::optional<FileInfo> stat(const std::string& path,
+                                       LinkPolicy links = LinkPolicy::kRefuse) = 0;
   virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
   virtual void make_directories(const std::string& path) = 0;               // like mkdir -p
   virtual void rename_new(const std::string& from,
@@ -128,7 +131,7 @@ std::unique_ptr<FileSystem> faulty_files(FileSystem& inner, FaultDecision decide
 
 // Whole small files.  read_text: kStorage if the file is larger than max_bytes.
 std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes = 64 << 20,
-                      Links links = Links::kFollow);
+                      LinkPolicy links = LinkPolicy::kFollow);
 // Writes a temporary file, syncs it, renames it over `path` and syncs the directory: a reader sees
 // the old content or the new one, never a mix.
 void write_text(FileSystem& files, const std::string& path, std::string_view text);

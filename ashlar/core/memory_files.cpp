@@ -123,7 +123,7 @@ class MemoryFiles : public FileSystem {
       nodes_[root] = std::make_shared<Node>(FileInfo::Type::kDirectory);
   }
 
-  std::unique_ptr<File> open(const std::string& path, Links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy) override {
     return std::make_unique<MemoryFile>(existing_file("open", path), path, false);
   }
 
@@ -142,13 +142,13 @@ class MemoryFiles : public FileSystem {
     return std::make_unique<MemoryFile>(node ? node : add_file(path), path, true);
   }
 
-  std::unique_ptr<Mapping> map(const std::string& path, Links) override {
+  std::unique_ptr<Mapping> map(const std::string& path, LinkPolicy) override {
     const NodePtr node = existing_file("map", path);
     const std::shared_lock lock(node->mutex);
     return std::make_unique<MemoryMapping>(node->bytes);
   }
 
-  std::optional<FileInfo> stat(const std::string& path, Links) override {
+  std::optional<FileInfo> stat(const std::string& path, LinkPolicy) override {
     const std::lock_guard lock(mutex_);
     const NodePtr node = find(path);
     if (!node) return std::nullopt;

@@ -74,7 +74,7 @@ void try_to(const auto& body) noexcept {
 }  // namespace
 
 bool is_same_file(FileSystem& files, const std::string& a, const std::string& b) {
-  if (!files.stat(a, Links::kFollow) || !files.stat(b, Links::kFollow)) return false;
+  if (!files.stat(a, LinkPolicy::kFollow) || !files.stat(b, LinkPolicy::kFollow)) return false;
   const std::filesystem::path one(a), other(b);
   if (one.lexically_normal() == other.lexically_normal()) return true;
   // Compares device and inode.  Files in memory have neither, and one name each.
@@ -90,7 +90,8 @@ NewDirectories::~NewDirectories() {
 
 void NewDirectories::make(const std::string& path) {
   std::vector<std::string> missing;
-  for (std::string at = path; at != "." && !files_.stat(at, Links::kFollow); at = parent_of(at))
+  for (std::string at = path; at != "." && !files_.stat(at, LinkPolicy::kFollow);
+       at = parent_of(at))
     missing.push_back(at);
   made_.insert(made_.end(), missing.rbegin(), missing.rend());
   make_durable_directories(files_, path);
@@ -174,7 +175,7 @@ std::vector<std::string> Outputs::left_behind() const {
     const std::string parent = parent_of(output.name);
     const size_t name_at = output.name.rfind('/') + 1;
     const std::string begin = output.name.substr(name_at) + ".";
-    if (!files_.stat(parent, Links::kFollow)) continue;
+    if (!files_.stat(parent, LinkPolicy::kFollow)) continue;
     for (const std::string& name : files_.list(parent)) {
       if (name.size() <= begin.size() + kTemporaryEnd.size() || !name.starts_with(begin) ||
           !name.ends_with(kTemporaryEnd))

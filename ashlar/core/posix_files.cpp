@@ -237,8 +237,8 @@ int rename_new_checked(const std::string& from, const std::string& to) {
   return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
-int flag_of(Links links) {
-  return links == Links::kRefuse ? O_NOFOLLOW : 0;
+int flag_of(LinkPolicy links) {
+  return links == LinkPolicy::kRefuse ? O_NOFOLLOW : 0;
 }
 
 // Whether no other machine writes to the file system, so that every file is visible at once.  For a
@@ -261,7 +261,7 @@ bool is_local(const std::string& path) {
 class PosixFiles : public FileSystem {
  public:
   explicit PosixFiles(std::optional<double> visibility_s) : visibility_s_(visibility_s) {}
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     return std::make_unique<PosixFile>(open_regular("open", path, O_RDONLY | flag_of(links)), path);
   }
   std::unique_ptr<File> create(const std::string& path) override {
@@ -273,14 +273,14 @@ class PosixFiles : public FileSystem {
     return std::make_unique<PosixFile>(open_regular("append", path, O_RDWR | O_CREAT | O_NOFOLLOW),
                                        path);
   }
-  std::unique_ptr<Mapping> map(const std::string& path, Links links) override {
+  std::unique_ptr<Mapping> map(const std::string& path, LinkPolicy links) override {
     return std::make_unique<PosixMapping>(open_regular("map", path, O_RDONLY | flag_of(links)),
                                           path);
   }
 
-  std::optional<FileInfo> stat(const std::string& path, Links links) override {
+  std::optional<FileInfo> stat(const std::string& path, LinkPolicy links) override {
     struct stat status;
-    const int flags = links == Links::kRefuse ? AT_SYMLINK_NOFOLLOW : 0;
+    const int flags = links == LinkPolicy::kRefuse ? AT_SYMLINK_NOFOLLOW : 0;
     if (fstatat(AT_FDCWD, path.c_str(), &status, flags) == 0)
       return FileInfo{type_of(status.st_mode), status.st_size, status.st_mtime};
     // A loop of links leads nowhere.

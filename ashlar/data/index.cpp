@@ -93,29 +93,29 @@ TokenType token_type_for(int64_t vocab_size) {
   return vocab_size < kMegatronLimit ? TokenType::kU16 : TokenType::kI32;
 }
 
-int64_t Index::length(int64_t sequence) const {
+int64_t DatasetIndex::length(int64_t sequence) const {
   return load<int32_t>(lengths_ + 4 * sequence);
 }
 
-int64_t Index::offset(int64_t sequence) const {
+int64_t DatasetIndex::offset(int64_t sequence) const {
   return load<int64_t>(offsets_ + 8 * sequence);
 }
 
-int64_t Index::first_sequence(int64_t document) const {
+int64_t DatasetIndex::first_sequence(int64_t document) const {
   return load<int64_t>(documents_ + 8 * document);
 }
 
-int64_t Index::document_start(int64_t document) const {
+int64_t DatasetIndex::document_start(int64_t document) const {
   const int64_t sequence = first_sequence(document);
   // There is no offset for the end of the last sequence.
   return sequence == num_sequences_ ? num_tokens_ : offset(sequence) / size_of(type_);
 }
 
-int64_t Index::document_length(int64_t document) const {
+int64_t DatasetIndex::document_length(int64_t document) const {
   return document_start(document + 1) - document_start(document);
 }
 
-TokenPosition Index::locate(int64_t token) const {
+TokenPosition DatasetIndex::locate(int64_t token) const {
   // document_start(low) <= token < document_start(high).  The answer is the last document that does
   // not begin behind the token, so never an empty one.
   int64_t low = 0, high = num_documents_;
@@ -126,7 +126,7 @@ TokenPosition Index::locate(int64_t token) const {
   return {low, token - document_start(low)};
 }
 
-void Index::check_lengths(const std::string& file) {
+void DatasetIndex::check_lengths(const std::string& file) {
   const int64_t size_bytes = size_of(type_);
   // In bytes.  2^56 sequences of 2^34 bytes would overflow, so that each sum is checked.
   int64_t expected = 0;
@@ -149,7 +149,7 @@ void Index::check_lengths(const std::string& file) {
                  num_sequences_);
 }
 
-void Index::check_documents(const std::string& file) const {
+void DatasetIndex::check_documents(const std::string& file) const {
   ASHLAR_REQUIRE(first_sequence(0) == 0, kData, "{}: documents[0] is {}; expected 0", file,
                  first_sequence(0));
   for (int64_t d = 1; d <= num_documents_; ++d)
@@ -162,7 +162,7 @@ void Index::check_documents(const std::string& file) const {
                  num_documents_, first_sequence(num_documents_), num_sequences_);
 }
 
-Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
+DatasetIndex parse_index(std::span<const std::byte> bytes, const std::string& file) {
   const uint64_t size = bytes.size();
   ASHLAR_REQUIRE(size >= kHeaderBytes, kData,
                  "{}: the file has {} bytes; expected at least the {} of the header", file, size,
@@ -199,7 +199,7 @@ Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
                  "entries (or {} with modes): it is cut or damaged",
                  file, size, plain, sequences, documents, plain + sequences);
 
-  Index index;
+  DatasetIndex index;
   index.type_ = static_cast<TokenType>(code);
   index.num_sequences_ = static_cast<int64_t>(sequences);
   index.num_documents_ = static_cast<int64_t>(documents) - 1;

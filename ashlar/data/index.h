@@ -31,7 +31,7 @@ struct TokenPosition {
 
 // A view of the bytes that it was parsed from, which must outlive it.  Every entry has been
 // checked.
-class Index {
+class DatasetIndex {
  public:
   TokenType type() const { return type_; }
   int64_t num_sequences() const { return num_sequences_; }
@@ -45,7 +45,7 @@ class Index {
   TokenPosition locate(int64_t token) const;
 
  private:
-  friend Index parse_index(std::span<const std::byte> bytes, const std::string& file);
+  friend DatasetIndex parse_index(std::span<const std::byte> bytes, const std::string& file);
   void check_lengths(const std::string& file);
   void check_documents(const std::string& file) const;
   int64_t offset(int64_t sequence) const;
@@ -62,7 +62,7 @@ class Index {
 // is cut or too long, an unknown type, counts that overflow or do not fit the size of the file,
 // negative lengths, gaps between sequences, documents out of order, no token at all.  Cost: one
 // pass over the file.
-Index parse_index(std::span<const std::byte> bytes, const std::string& file);
+DatasetIndex parse_index(std::span<const std::byte> bytes, const std::string& file);
 
 // The longest sequence, since lengths have 32 bits; longer documents are several sequences.
 inline constexpr int64_t kMaxSequenceTokens = 1 << 30;

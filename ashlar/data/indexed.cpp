@@ -48,7 +48,7 @@ std::string_view kind_of_tokens(FileSystem& files, const std::string& path) {
 }
 
 int64_t size_of_file(FileSystem& files, const std::string& path, const std::string& prefix) {
-  const auto info = files.stat(path, Links::kFollow);
+  const auto info = files.stat(path, LinkPolicy::kFollow);
   ASHLAR_REQUIRE(
       info, kData,
       "{}: there is no such file, so {} is not a prepared dataset; expected the --out of "
@@ -65,11 +65,11 @@ std::string why_no_index(FileSystem& files, const std::string& prefix) {
   for (const std::string_view ending : {".idx", ".bin", ".json", ".tokenizer.model"}) {
     const std::string shorter =
         prefix.substr(0, prefix.size() - std::min(prefix.size(), ending.size()));
-    if (prefix.ends_with(ending) && files.stat(shorter + ".idx", Links::kFollow))
+    if (prefix.ends_with(ending) && files.stat(shorter + ".idx", LinkPolicy::kFollow))
       return fmt::format("; there is {}.idx: give {} without {}", shorter, shorter, ending);
   }
   for (const std::string& path : {prefix, prefix + ".bin"})
-    if (const auto info = files.stat(path, Links::kFollow);
+    if (const auto info = files.stat(path, LinkPolicy::kFollow);
         info && info->type == FileInfo::Type::kFile)
       return fmt::format(
           "; {} is {}: prepare the text it was made of, or write an index beside ids "
@@ -147,7 +147,7 @@ IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : p
                  bin_bytes, expected, index_.num_tokens(), name_of(index_.type()), idx);
   bin_ = files.map(bin);
   fingerprint_ = xxh3_64(idx_->bytes());
-  if (const std::string path = prefix + ".json"; files.stat(path, Links::kFollow)) {
+  if (const std::string path = prefix + ".json"; files.stat(path, LinkPolicy::kFollow)) {
     sidecar_ = load_sidecar(files, path);
     ASHLAR_REQUIRE(
         sidecar_->documents == index_.num_documents() && sidecar_->tokens == index_.num_tokens() &&

@@ -63,7 +63,7 @@ class IndexedDataset {
   IndexedDataset(FileSystem& files, const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
-  const Index& index() const { return index_; }
+  const DatasetIndex& index() const { return index_; }
   const std::optional<Sidecar>& sidecar() const { return sidecar_; }
   // A hash of the index, the .bin's size and the sidecar (which holds a checksum of the tokens).
   uint64_t fingerprint() const { return fingerprint_; }
@@ -76,7 +76,7 @@ class IndexedDataset {
  private:
   std::string prefix_;
   std::unique_ptr<Mapping> idx_, bin_;
-  Index index_;
+  DatasetIndex index_;
   std::optional<Sidecar> sidecar_;
   uint64_t fingerprint_ = 0;
 };

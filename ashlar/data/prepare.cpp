@@ -145,7 +145,7 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
   for (const std::string& path : inputs) {
     TextSource source(files, path, options);
     TextDocument document;
-    Sidecar::Input input{path, files.stat(path, Links::kFollow)->size_bytes, 0};
+    Sidecar::Input input{path, files.stat(path, LinkPolicy::kFollow)->size_bytes, 0};
     while (source.next(document)) {
       input.documents += document.begins;
       marks.look_at(document, !source.content().json_lines, path);
@@ -173,7 +173,7 @@ Outputs outputs_of(FileSystem& files, std::span<const std::string> inputs,
                    const Tokenizer& tokenizer, const std::string& prefix, Existing existing) {
   std::vector<std::string> read(inputs.begin(), inputs.end());
   read.push_back(tokenizer.name());  // its path, if it has one
-  if (files.stat(tokenizer.name(), Links::kFollow))
+  if (files.stat(tokenizer.name(), LinkPolicy::kFollow))
     for (const auto& [name, path] : text_file_paths(tokenizer)) read.push_back(path);
   return Outputs(files,
                  {tokenizer_path(prefix), prefix + ".json", prefix + ".bin", prefix + ".idx"}, read,
@@ -181,7 +181,7 @@ Outputs outputs_of(FileSystem& files, std::span<const std::string> inputs,
 }
 
 DatasetInfo describe(const IndexedDataset& dataset) {
-  const Index& index = dataset.index();
+  const DatasetIndex& index = dataset.index();
   DatasetInfo info;
   info.prefix = dataset.prefix();
   info.documents = index.num_documents();
@@ -202,7 +202,7 @@ DatasetInfo describe(const IndexedDataset& dataset) {
 // The first tokens as text, without those that were added beside the tokenizer.
 std::string beginning_of(FileSystem& files, const IndexedDataset& dataset) {
   constexpr int64_t kMostTokens = 40;
-  if (!dataset.sidecar() || !files.stat(tokenizer_path(dataset.prefix()), Links::kFollow))
+  if (!dataset.sidecar() || !files.stat(tokenizer_path(dataset.prefix()), LinkPolicy::kFollow))
     return "";
   const auto tokenizer = tokenizer_of_dataset(files, dataset.prefix());
   const int64_t length = dataset.index().document_length(0);
@@ -252,12 +252,12 @@ DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix) {
 
 std::unique_ptr<Tokenizer> tokenizer_of_dataset(FileSystem& files, const std::string& prefix) {
   const std::string path = tokenizer_path(prefix);
-  ASHLAR_REQUIRE(files.stat(path, Links::kFollow), kData,
+  ASHLAR_REQUIRE(files.stat(path, LinkPolicy::kFollow), kData,
                  "{}: there is no such file; expected the tokenizer that {} was prepared with (or "
                  "name one in data.tokenizer)",
                  path, prefix);
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(files, path);
-  if (const std::string json = prefix + ".json"; files.stat(json, Links::kFollow)) {
+  if (const std::string json = prefix + ".json"; files.stat(json, LinkPolicy::kFollow)) {
     const Sidecar sidecar = load_sidecar(files, json);
     ASHLAR_REQUIRE(tokenizer->fingerprint() == sidecar.tokenizer_fingerprint, kData,
                    "{}: the tokenizer's fingerprint is {:016x}; expected {:016x}, which {} was "

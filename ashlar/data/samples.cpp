@@ -6,8 +6,8 @@
 
 namespace ashlar::data {
 
-Samples::Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing,
-                 Rest rest)
+Samples::Samples(const DatasetIndex& index, TokenRange range, int64_t sequence_length,
+                 Packing packing, Rest rest)
     : range_(range), sequence_length_(sequence_length), packing_(packing) {
   ASHLAR_ASSERT(sequence_length >= 1);
   ASHLAR_ASSERT(0 <= range.begin && range.begin <= range.end && range.end <= index.num_tokens());
@@ -30,7 +30,8 @@ Samples::Samples(const Index& index, TokenRange range, int64_t sequence_length, 
   size_ = windows_.size();
 }
 
-void Samples::spans(const Index& index, int64_t sample, std::vector<DocumentSpan>& out) const {
+void Samples::spans(const DatasetIndex& index, int64_t sample,
+                    std::vector<DocumentSpan>& out) const {
   ASHLAR_ASSERT(sample >= 0 && sample < size_);
   out.clear();
   if (packing_ == Packing::kBestFit) {

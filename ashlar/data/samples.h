@@ -37,7 +37,7 @@ enum class Rest : uint8_t { kDrop, kKeep };  // for concat: tokens that do not f
 class Samples {
  public:
   // Requires sequence_length >= 1.  Best fit takes the documents that are whole in the range.
-  Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing,
+  Samples(const DatasetIndex& index, TokenRange range, int64_t sequence_length, Packing packing,
           Rest rest = Rest::kDrop);
 
   int64_t size() const { return size_; }
@@ -48,7 +48,7 @@ class Samples {
   int64_t dropped_tokens() const { return windows_.dropped_tokens; }
   // Replaces `out` by the spans of sample j, in order; best fit and the rest may leave up to s
   // tokens unfilled.
-  void spans(const Index& index, int64_t sample, std::vector<DocumentSpan>& out) const;
+  void spans(const DatasetIndex& index, int64_t sample, std::vector<DocumentSpan>& out) const;
 
  private:
   TokenRange range_;

@@ -33,7 +33,7 @@ Dataset open_dataset_for(FileSystem& files, const std::string& prefix, int64_t v
 }
 
 // The beginning of the held-out tail.
-int64_t held_out_from(const Index& index, const DataSpec& spec, const std::string& prefix) {
+int64_t held_out_from(const DatasetIndex& index, const DataSpec& spec, const std::string& prefix) {
   const bool whole = spec.packing == Packing::kBestFit;  // documents must not be cut
   const int64_t tokens = index.num_tokens(), sample = whole ? 1 : spec.sequence_length + 1;
   const auto part =
@@ -90,8 +90,8 @@ void check_tokenizers(std::span<const Dataset> datasets) {
 
 // Neither a sidecar nor a tokenizer is beside the dataset.
 bool is_foreign(FileSystem& files, const std::string& prefix) {
-  return !files.stat(prefix + ".json", Links::kFollow) &&
-         !files.stat(prefix + ".tokenizer.model", Links::kFollow);
+  return !files.stat(prefix + ".json", LinkPolicy::kFollow) &&
+         !files.stat(prefix + ".tokenizer.model", LinkPolicy::kFollow);
 }
 
 // Checks that the tokenizer has the ids of a dataset that does not name its tokenizer.
@@ -138,7 +138,7 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
   for (const BlendEntry& entry : spec.train) {
     datasets.push_back(open_dataset_for(files, entry.path, vocab_size, train_key));
     blaming(train_key, [&] {
-      const Index& index = datasets.back()->index();
+      const DatasetIndex& index = datasets.back()->index();
       const int64_t end = index.num_tokens();
       const int64_t border = cut ? held_out_from(index, spec, entry.path) : end;
       add(sources.train, {0, border}, entry.weight, "training");
@@ -198,7 +198,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec)
   });
   for (const BlendEntry& entry : spec.train) {
     const std::string path = entry.path + ".json";
-    if (!files.stat(path, Links::kFollow)) {
+    if (!files.stat(path, LinkPolicy::kFollow)) {
       check_ids(files, entry.path, *tokenizer, key);
       continue;
     }

@@ -254,7 +254,7 @@ TextFiles text_files_beside(FileSystem& files, const Tokenizer& tokenizer) {
   constexpr int64_t kMaxBytes = int64_t(256) << 20;
   NamedFiles found;
   for (const auto& [name, path] : text_file_paths(tokenizer)) {
-    const auto info = files.stat(path, Links::kFollow);
+    const auto info = files.stat(path, LinkPolicy::kFollow);
     if (info && info->type == FileInfo::Type::kFile)
       found[name] = read_text(files, path, kMaxBytes);
   }

@@ -73,7 +73,7 @@ int64_t check_inputs(FileSystem& files, std::span<const std::string> inputs, Log
   int64_t total_bytes = 0;
   std::set<std::string> seen;
   for (const std::string& input : inputs) {
-    const auto info = files.stat(input, Links::kFollow);
+    const auto info = files.stat(input, LinkPolicy::kFollow);
     ASHLAR_REQUIRE(info, kData, "{}: there is no such file; expected a text file", input);
     ASHLAR_REQUIRE(info->type != FileInfo::Type::kDirectory, kData,
                    "{}: it is a directory; give the text files in it", input);

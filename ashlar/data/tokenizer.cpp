@@ -102,7 +102,7 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string&
 
 std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name) {
   if (name == "byte") return byte_tokenizer();
-  const auto info = files.stat(name, Links::kFollow);
+  const auto info = files.stat(name, LinkPolicy::kFollow);
   ASHLAR_REQUIRE(info, kData,
                  "{}: there is no such tokenizer file; expected a sentencepiece model or the word "
                  "'byte'",

@@ -75,7 +75,7 @@ std::string finding_of(FileSystem& files, const std::string& prefix, Log& log,
 
 DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& log) {
   const auto is_there = [&](const char* suffix) {
-    return files.stat(prefix + suffix, Links::kFollow).has_value();
+    return files.stat(prefix + suffix, LinkPolicy::kFollow).has_value();
   };
   ASHLAR_REQUIRE(
       is_there(".idx") || is_there(".bin") || is_there(".json"), kData,

@@ -172,7 +172,7 @@ class Comparison {
       return !(pair.a->logical.global_shape == pair.b->logical.global_shape);
     });
     std::vector<LogicalTensor> tensors;
-    std::vector<Range> ranges;
+    std::vector<TensorRange> ranges;
     for (const Pair& pair : pairs_) {
       result_.tensors[pair.place].values.emplace();
       ranges.push_back({tensors.size(), 0, pair.a->logical.global_shape.numel()});
@@ -198,7 +198,7 @@ class Comparison {
                            const Slab& slab, std::vector<uint64_t>& memory) const {
     std::vector<int64_t> begin;
     int64_t used = 0;
-    for (const Range& range : slab) {
+    for (const TensorRange& range : slab) {
       begin.push_back(used);
       used += (range.count * size_of(side.read_type(*(pairs_[range.tensor].*which))) + 7) / 8;
     }

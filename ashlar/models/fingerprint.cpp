@@ -32,7 +32,7 @@ uint64_t model_fingerprint(FileSystem& files, const ModelSource& source) {
   }
   for (const std::string_view name : {kHfConfigFile, kHfIndexFile}) {
     const std::string path = join(source.resolved, std::string(name));
-    if (files.stat(path, Links::kFollow)) hash.add(read_text(files, path));
+    if (files.stat(path, LinkPolicy::kFollow)) hash.add(read_text(files, path));
   }
   for (const HfShard& shard : open_hf_files(files, source.resolved).shards) {
     hash.add(std::string_view(shard.path).substr(shard.path.rfind('/') + 1));

@@ -62,7 +62,7 @@ std::string locate_model(FileSystem& files, const std::string& path) {
   ASHLAR_FAIL(kConfig,
               "{}: {}expected a Hugging Face directory (with config.json), a run's directory, a "
               "checkpoint root or one step of it",
-              path, files.stat(path, Links::kFollow) ? "" : "there is no such directory; ");
+              path, files.stat(path, LinkPolicy::kFollow) ? "" : "there is no such directory; ");
 }
 
 }  // namespace ashlar::models

@@ -12,14 +12,14 @@ namespace {
 
 // A range with the position of its first element in the reader's files.
 struct Placed {
-  Range range;
+  TensorRange range;
   int64_t place, element_bytes;
 };
 
 class Cutter {
  public:
   void add(Placed placed) {
-    Range& rest = placed.range;
+    TensorRange& rest = placed.range;
     while (rest.count > 0) {
       const int64_t count = std::min(rest.count, room(placed));
       if (count == 0) {
@@ -62,9 +62,9 @@ class Cutter {
 }  // namespace
 
 std::vector<Slab> cut_into_slabs(std::span<const LogicalTensor> tensors,
-                                 std::span<const Range> ranges, const TensorReader& reader) {
+                                 std::span<const TensorRange> ranges, const TensorReader& reader) {
   std::vector<Placed> placed;
-  for (const Range& range : ranges) {
+  for (const TensorRange& range : ranges) {
     const BytePosition place = reader.position_of(tensors[range.tensor].name);
     placed.push_back({range, place.begin + range.first * place.element_bytes, place.element_bytes});
   }
@@ -76,11 +76,11 @@ std::vector<Slab> cut_into_slabs(std::span<const LogicalTensor> tensors,
 
 int64_t num_elements(const Slab& slab) {
   int64_t count = 0;
-  for (const Range& range : slab) count += range.count;
+  for (const TensorRange& range : slab) count += range.count;
   return count;
 }
 
-void add_pieces(const LogicalTensor& logical, const Range& range, const Tensor& data,
+void add_pieces(const LogicalTensor& logical, const TensorRange& range, const Tensor& data,
                 std::vector<Piece>& pieces) {
   std::byte* at = data.data;
   for (const Box& box :

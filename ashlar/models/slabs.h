@@ -15,21 +15,21 @@ inline constexpr int64_t kSlabElements = 1 << 20;  // the most of one slab: 4 Mi
 inline constexpr int kMaxWorkers = 8;              // slabs at a time, each with memory of its own
 
 // Elements [first, first + count) of the row-major whole of tensor number `tensor` of a list.
-struct Range {
+struct TensorRange {
   size_t tensor;
   int64_t first, count;
 };
-using Slab = std::vector<Range>;
+using Slab = std::vector<TensorRange>;
 
 // The ranges as slabs, in the reader's order; a large one is cut where the file's chunks end.
 // Empty ranges are left out.
 std::vector<Slab> cut_into_slabs(std::span<const LogicalTensor> tensors,
-                                 std::span<const Range> ranges, const TensorReader& reader);
+                                 std::span<const TensorRange> ranges, const TensorReader& reader);
 int64_t num_elements(const Slab& slab);
 
 // Adds the boxes that make up the range, with their elements one after another in data, which has
 // their type.
-void add_pieces(const LogicalTensor& logical, const Range& range, const Tensor& data,
+void add_pieces(const LogicalTensor& logical, const TensorRange& range, const Tensor& data,
                 std::vector<Piece>& pieces);
 
 // The number of threads that work on slabs, at most kMaxWorkers.  0 gives that many, even on few

@@ -46,7 +46,7 @@ class ChunkFiller {
       const int64_t first = std::max(begin, offset);
       const int64_t last = std::min(end, offset + logical->global_shape.numel() * each);
       if (first >= last) continue;
-      const Range range{0, (first - offset) / each, (last - first) / each};
+      const TensorRange range{0, (first - offset) / each, (last - first) / each};
       add_pieces(*logical, range,
                  {out.data() + (first - begin), logical->dtype, Device::kCpu, Shape{range.count}},
                  pieces);
@@ -142,7 +142,7 @@ class ModelStepWriter {
 
 // A root holds no other files.  Remains of a killed attempt have names with a dot.
 void require_own_root(FileSystem& files, const std::string& root) {
-  const auto info = files.stat(root, Links::kFollow);
+  const auto info = files.stat(root, LinkPolicy::kFollow);
   if (!info) return;
   ASHLAR_REQUIRE(info->type == FileInfo::Type::kDirectory, kConfig,
                  "{} exists already and is no directory; choose another name", root);

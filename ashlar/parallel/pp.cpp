@@ -31,7 +31,7 @@ StageProgram with_slots(std::vector<Action> actions, std::span<const nn::BlockRa
     std::vector<size_t> at;
     for (size_t i = 0; i < actions.size(); ++i)
       if (takes(actions[i])) those.push_back(actions[i]), at.push_back(i);
-    const Slots slots = slots_of(those);
+    const PairSlots slots = slots_of(those);
     slot_of_action.resize(actions.size());
     for (size_t i = 0; i < at.size(); ++i) slot_of_action[at[i]] = slots.of[i];
     return slots.count;

@@ -179,10 +179,10 @@ Programs with_transfers(const Programs& programs) {
   return lowered;
 }
 
-Slots slots_of(std::span<const Action> program) {
+PairSlots slots_of(std::span<const Action> program) {
   std::map<Pair, size_t> last;
   for (size_t i = 0; i < program.size(); ++i) last[pair(program[i])] = i;
-  Slots slots;
+  PairSlots slots;
   std::map<Pair, int> taken;
   std::set<int> free;
   for (size_t i = 0; i < program.size(); ++i) {

@@ -65,11 +65,11 @@ Programs with_transfers(const Programs& programs);
 
 // Memory of (chunk, micro-batch) pairs: the first action that names a pair takes a slot, and the
 // last one frees it.
-struct Slots {
+struct PairSlots {
   int count = 0;
   std::vector<int> of;  // each action's slot: 0 .. count - 1
 };
-Slots slots_of(std::span<const Action> program);
+PairSlots slots_of(std::span<const Action> program);
 int num_slots(std::span<const Action> program);
 
 }  // namespace ashlar::parallel

@@ -395,7 +395,7 @@ Recipe parse_saved_recipe(const std::string& toml, const std::string& source) {
 Recipe load_recipe(const std::string& path, std::span<const std::string> overrides,
                    const FindModel& find) {
   const auto files = posix_files();
-  const std::optional<FileInfo> info = files->stat(path, Links::kFollow);
+  const std::optional<FileInfo> info = files->stat(path, LinkPolicy::kFollow);
   ASHLAR_REQUIRE(info.has_value(), kConfig, "{}: there is no such recipe; expected a TOML file",
                  path);
   ASHLAR_REQUIRE(info->type == FileInfo::Type::kFile, kConfig,

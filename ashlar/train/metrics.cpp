@@ -94,7 +94,7 @@ bool begins_a_row(std::string_view text) {
 std::unique_ptr<File> open_after(FileSystem& files, const std::string& path, int64_t step) {
   Kept kept;
   if (const auto info = files.stat(path); info && info->size_bytes > 0) {
-    const auto mapping = files.map(path, Links::kRefuse);
+    const auto mapping = files.map(path, LinkPolicy::kRefuse);
     const auto bytes = mapping->bytes();
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     kept = kept_of(text, step);

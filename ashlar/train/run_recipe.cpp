@@ -15,7 +15,7 @@ constexpr std::string_view kMark =
 
 void require_own_recipe(FileSystem& files, const Recipe& recipe) {
   const std::string path = join(recipe.train.run_dir, kName);
-  if (!files.stat(path) || files.stat(checkpoint_root(recipe), Links::kFollow)) return;
+  if (!files.stat(path) || files.stat(checkpoint_root(recipe), LinkPolicy::kFollow)) return;
   ASHLAR_REQUIRE(read_text(files, path).starts_with(kMark), kConfig,
                  "{} was not written by a run, which would replace it by its own; move it out of "
                  "train.run_dir or rename it",

@@ -23,7 +23,7 @@ constexpr const char* kLessMemory =
 
 // The path itself if it exists, else its nearest parent that exists.
 std::string nearest_there(FileSystem& files, std::string path) {
-  while (!files.stat(path, Links::kFollow) && parent_of(path) != path) path = parent_of(path);
+  while (!files.stat(path, LinkPolicy::kFollow) && parent_of(path) != path) path = parent_of(path);
   return path;
 }
 
@@ -101,7 +101,7 @@ void warn_of_start(const Recipe& recipe, const RunScale& scale, int num_threads,
 void require_writable(FileSystem& files, const Recipe& recipe) {
   const std::string& directory = recipe.train.run_dir;
   const std::string there = nearest_there(files, directory);
-  const auto info = files.stat(there, Links::kFollow);
+  const auto info = files.stat(there, LinkPolicy::kFollow);
   ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kDirectory, kStorage,
                  "train.run_dir is {}, but {} is no directory; choose another", directory, there);
   // Only the file system knows about rights, read-only mounts and quotas.  remove_temporaries()

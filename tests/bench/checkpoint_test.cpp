@@ -31,7 +31,7 @@ TEST(CheckpointWorkload, PiecesToWriteTileEveryTensorInEitherLayout) {
 
 TEST(Checkpoint, SavesAndLoadsEveryWorkload) {
   const testing_support::TemporaryDirectory scratch;
-  CheckpointOptions options;
+  CheckpointBenchOptions options;
   options.directory = scratch / "made";
   options.bytes = int64_t(4) << 20;
   options.repeats = 2;

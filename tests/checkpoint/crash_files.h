@@ -48,7 +48,7 @@ class CrashFiles : public FileSystem {
   }
 
  public:
-  std::unique_ptr<File> open(const std::string& path, Links = Links::kFollow) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy = LinkPolicy::kFollow) override {
     const std::lock_guard lock(mutex());
     return std::make_unique<Handle>(need(path, false));
   }
@@ -64,11 +64,11 @@ class CrashFiles : public FileSystem {
     const std::lock_guard lock(mutex());
     return look_up(path) ? open(path) : create(path);
   }
-  std::unique_ptr<Mapping> map(const std::string& path, Links = Links::kFollow) override {
+  std::unique_ptr<Mapping> map(const std::string& path, LinkPolicy = LinkPolicy::kFollow) override {
     const std::lock_guard lock(mutex());
     return std::make_unique<Whole>(need(path, false));
   }
-  std::optional<FileInfo> stat(const std::string& path, Links = Links::kRefuse) override {
+  std::optional<FileInfo> stat(const std::string& path, LinkPolicy = LinkPolicy::kRefuse) override {
     const std::lock_guard lock(mutex());
     const auto node = look_up(path);
     if (!node) return std::nullopt;

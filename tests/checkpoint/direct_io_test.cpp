@@ -50,7 +50,7 @@ class CountedFile : public testing_support::ForwardingFile {
 class CountedBytesFiles : public testing_support::ForwardingFiles {
  public:
   using ForwardingFiles::ForwardingFiles;
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     return std::make_unique<CountedFile>(inner_.open(path, links), counted);
   }
   std::unique_ptr<File> create(const std::string& path) override {

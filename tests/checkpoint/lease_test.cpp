@@ -146,7 +146,8 @@ const std::string kOldText =
 // Files whose times are set by a clock that is wrong.
 class SkewedFiles : public CrashFiles {
  public:
-  std::optional<FileInfo> stat(const std::string& path, Links links = Links::kRefuse) override {
+  std::optional<FileInfo> stat(const std::string& path,
+                               LinkPolicy links = LinkPolicy::kRefuse) override {
     auto info = CrashFiles::stat(path, links);
     if (info) info->modified_s = time_s;
     return info;

@@ -266,15 +266,15 @@ TEST(Retention, RemovesNothingWhenTheNewestDoesNotReadBack) {
    public:
     explicit Liar(FileSystem& inner) : inner_(inner) {}
     bool lies = false;
-    std::unique_ptr<File> open(const std::string& path, Links links) override {
+    std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
       return inner_.open(path, links);
     }
     std::unique_ptr<File> create(const std::string& path) override { return inner_.create(path); }
     std::unique_ptr<File> append(const std::string& path) override { return inner_.append(path); }
-    std::unique_ptr<Mapping> map(const std::string& path, Links links) override {
+    std::unique_ptr<Mapping> map(const std::string& path, LinkPolicy links) override {
       return inner_.map(path, links);
     }
-    std::optional<FileInfo> stat(const std::string& path, Links links) override {
+    std::optional<FileInfo> stat(const std::string& path, LinkPolicy links) override {
       return inner_.stat(path, links);
     }
     std::vector<std::string> list(const std::string& path) override { return inner_.list(path); }

@@ -20,11 +20,11 @@ class LateFiles : public testing_support::ForwardingFiles {
   LateFiles(FileSystem& inner, double late_s, uint64_t seed)
       : ForwardingFiles(inner), late_s_(late_s), seed_(seed) {}
 
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     if (is_late(path) && hides_name(path)) fail_storage("open", path, ENOENT);
     return std::make_unique<LateFile>(inner_.open(path, links), is_late(path));
   }
-  std::optional<FileInfo> stat(const std::string& path, Links links) override {
+  std::optional<FileInfo> stat(const std::string& path, LinkPolicy links) override {
     auto info = inner_.stat(path, links);
     if (!info || !is_late(path)) return info;
     if (hides_name(path)) return std::nullopt;
@@ -68,7 +68,7 @@ class LateFiles : public testing_support::ForwardingFiles {
   uint64_t draw(const std::string& path) const { return splitmix64(fnv1a64(path) ^ seed_); }
   bool hides_name(const std::string& path) const { return draw(path) & 1; }
   bool is_late(const std::string& path) const {
-    const auto info = inner_.stat(path, Links::kFollow);
+    const auto info = inner_.stat(path, LinkPolicy::kFollow);
     if (path.find("root/step-") == path.npos || (info && info->type != FileInfo::Type::kFile))
       return false;
     return now_s() < late_s_ * double(draw(path) >> 32) / 4294967296.0;

@@ -298,18 +298,18 @@ TEST_P(PosixFilesTest, ReadingFollowsLinksToRegularFilesOnly) {
   for (const char* name : {"link", "link2"}) {
     EXPECT_EQ(get(name), "the file");
     EXPECT_EQ(files_->map(at(name))->bytes().size(), 8u);
-    EXPECT_EQ(files_->stat(at(name), Links::kFollow)->type, FileInfo::Type::kFile);
-    EXPECT_EQ(files_->stat(at(name), Links::kFollow)->size_bytes, 8);
+    EXPECT_EQ(files_->stat(at(name), LinkPolicy::kFollow)->type, FileInfo::Type::kFile);
+    EXPECT_EQ(files_->stat(at(name), LinkPolicy::kFollow)->size_bytes, 8);
   }
-  EXPECT_EQ(files_->stat(at("to_d"), Links::kFollow)->type, FileInfo::Type::kDirectory);
-  EXPECT_FALSE(files_->stat(at("dangling"), Links::kFollow));
+  EXPECT_EQ(files_->stat(at("to_d"), LinkPolicy::kFollow)->type, FileInfo::Type::kDirectory);
+  EXPECT_FALSE(files_->stat(at("dangling"), LinkPolicy::kFollow));
   EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("dangling")); }),
             "open " + at("dangling") + ": No such file or directory");
   EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("to_d")); }),
             "open " + at("to_d") + ": Is a directory");
   EXPECT_NE(message_of(kStorage, [&] { files_->open(at("loop")); }).find("a loop of links"),
             std::string::npos);
-  EXPECT_FALSE(files_->stat(at("loop"), Links::kFollow));
+  EXPECT_FALSE(files_->stat(at("loop"), LinkPolicy::kFollow));
   EXPECT_FALSE(files_->stat(at("loop/file")));
   EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("device")); }),
             "open " + at("device") + ": not a regular file");
@@ -327,13 +327,14 @@ TEST_P(PosixFilesTest, RefusesLinksWhereAskedTo) {
   const auto inner = faulty_files(
       *files_, [](int64_t, std::string_view, const std::string&) { return Fault::kNone; });
   for (FileSystem* files : {files_.get(), inner.get()}) {
-    EXPECT_NE(message_of(kStorage, [&] { files->open(at("link"), Links::kRefuse); }).find("link"),
-              std::string::npos);
-    message_of(kStorage, [&] { files->map(at("link"), Links::kRefuse); });
-    message_of(kStorage, [&] { read_text(*files, at("link"), 10, Links::kRefuse); });
-    EXPECT_EQ(read_text(*files, at("a"), 10, Links::kRefuse), "A");
-    EXPECT_EQ(read_text(*files, at("to_d/b"), 10, Links::kRefuse), "B");
-    EXPECT_EQ(files->stat(at("link"), Links::kFollow)->type, FileInfo::Type::kFile);
+    EXPECT_NE(
+        message_of(kStorage, [&] { files->open(at("link"), LinkPolicy::kRefuse); }).find("link"),
+        std::string::npos);
+    message_of(kStorage, [&] { files->map(at("link"), LinkPolicy::kRefuse); });
+    message_of(kStorage, [&] { read_text(*files, at("link"), 10, LinkPolicy::kRefuse); });
+    EXPECT_EQ(read_text(*files, at("a"), 10, LinkPolicy::kRefuse), "A");
+    EXPECT_EQ(read_text(*files, at("to_d/b"), 10, LinkPolicy::kRefuse), "B");
+    EXPECT_EQ(files->stat(at("link"), LinkPolicy::kFollow)->type, FileInfo::Type::kFile);
   }
   message_of(kStorage, [&] { files_->append(at("link")); });
   message_of(kStorage, [&] { files_->append(at("dangling")); });

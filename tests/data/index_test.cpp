@@ -15,7 +15,7 @@ constexpr const char* kTwoDocuments =
     "4d4d4944494458000001000000000000000802000000000000000300000000000000030000000200000000000000"
     "000000000600000000000000000000000000000001000000000000000200000000000000";
 
-TEST(Index, WrittenAsMegatronWritesIt) {
+TEST(DatasetIndex, WrittenAsMegatronWritesIt) {
   const std::vector<int32_t> lengths{3, 2};
   const std::string idx = format_index(TokenType::kU16, lengths);
   EXPECT_EQ(idx.size(), 82u);
@@ -27,10 +27,10 @@ TEST(Index, WrittenAsMegatronWritesIt) {
   EXPECT_EQ(hex(read_text(*files, "two.bin")), "01000200030004000500");
 }
 
-TEST(Index, ReadsWhatItWrote) {
+TEST(DatasetIndex, ReadsWhatItWrote) {
   const std::vector<int32_t> lengths{3, 0, 2, 7};
   const std::string idx = format_index(TokenType::kI32, lengths);
-  const Index index = parse_index(bytes_of(idx), "x.idx");
+  const DatasetIndex index = parse_index(bytes_of(idx), "x.idx");
   EXPECT_EQ(index.type(), TokenType::kI32);
   EXPECT_EQ(index.num_sequences(), 4);
   EXPECT_EQ(index.num_documents(), 4);
@@ -43,7 +43,7 @@ TEST(Index, ReadsWhatItWrote) {
   EXPECT_EQ(index.locate(11), (TokenPosition{3, 6}));
 }
 
-TEST(Index, UnalignedBytesModesAndSeveralSequencesADocument) {
+TEST(DatasetIndex, UnalignedBytesModesAndSeveralSequencesADocument) {
   const std::vector<int32_t> lengths{3, 2, 4};
   std::string idx = format_index(TokenType::kU16, lengths);
   // Two documents of one and two sequences: 4 document entries become 3.
@@ -54,7 +54,7 @@ TEST(Index, UnalignedBytesModesAndSeveralSequencesADocument) {
   for (const std::string& content : {idx, with_modes})
     for (size_t shift = 0; shift < 8; ++shift) {
       const std::string shifted = std::string(shift, 'x') + content;
-      const Index index = parse_index(bytes_of(shifted).subspan(shift), "x.idx");
+      const DatasetIndex index = parse_index(bytes_of(shifted).subspan(shift), "x.idx");
       EXPECT_EQ(index.num_documents(), 2);
       EXPECT_EQ(index.document_start(1), 3);
       EXPECT_EQ(index.document_length(1), 6);
@@ -62,7 +62,7 @@ TEST(Index, UnalignedBytesModesAndSeveralSequencesADocument) {
     }
 }
 
-TEST(Index, EveryCutAndEveryAppendedByteIsAnError) {
+TEST(DatasetIndex, EveryCutAndEveryAppendedByteIsAnError) {
   const std::vector<int32_t> lengths{3, 2, 4};
   const std::string idx = format_index(TokenType::kU16, lengths);
   for (size_t size = 0; size < idx.size(); ++size)
@@ -70,18 +70,18 @@ TEST(Index, EveryCutAndEveryAppendedByteIsAnError) {
   EXPECT_THROW(parse_index(bytes_of(idx + "x"), "x.idx"), Error);
 }
 
-TEST(Index, TypeOfAVocabulary) {
+TEST(DatasetIndex, TypeOfAVocabulary) {
   EXPECT_EQ(token_type_for(260), TokenType::kU16);
   EXPECT_EQ(token_type_for(65'499), TokenType::kU16);
   EXPECT_EQ(token_type_for(65'500), TokenType::kI32);
 }
 
 // A document whose length does not fit 32 bits is several sequences.
-TEST(Index, DocumentsOfSeveralSequences) {
+TEST(DatasetIndex, DocumentsOfSeveralSequences) {
   const std::vector<int32_t> lengths{3, 2, 4, 1};
   const std::vector<int64_t> continued{1, 3};
   const std::string bytes = format_index(TokenType::kU16, lengths, continued);
-  const Index index = parse_index(bytes_of(bytes), "x.idx");
+  const DatasetIndex index = parse_index(bytes_of(bytes), "x.idx");
   EXPECT_EQ(index.num_sequences(), 4);
   EXPECT_EQ(index.num_documents(), 2);
   EXPECT_EQ(index.num_tokens(), 10);

@@ -12,7 +12,7 @@
 namespace ashlar::data {
 namespace {
 
-std::vector<TokenPosition> starts_of(const Index& index, int64_t length) {
+std::vector<TokenPosition> starts_of(const DatasetIndex& index, int64_t length) {
   const Samples samples(index, {0, index.num_tokens()}, length, Packing::kConcat);
   std::vector<TokenPosition> places;
   std::vector<DocumentSpan> spans;
@@ -27,7 +27,7 @@ TEST(Samples, ConcatenateAndSplit) {
   const auto files = memory_files();
   write_counting(*files, "x", {3, 2, 4});
   const IndexedDataset dataset(*files, "x");
-  const Index& index = dataset.index();
+  const DatasetIndex& index = dataset.index();
   EXPECT_EQ(starts_of(index, 4), (std::vector<TokenPosition>{{0, 0}, {1, 1}}));
   EXPECT_EQ(starts_of(index, 2), (std::vector<TokenPosition>{{0, 0}, {0, 2}, {1, 1}, {2, 1}}));
   EXPECT_EQ(starts_of(index, 3), (std::vector<TokenPosition>{{0, 0}, {1, 0}}));
@@ -143,7 +143,7 @@ TEST(Packing, NeverCutsADocument) {
   for (uint64_t i = 0; i < 300; ++i) lengths.push_back(1 + static_cast<int64_t>(rng.below(i, 40)));
   write_counting(*files, "x", lengths);
   const IndexedDataset dataset(*files, "x");
-  const Index& index = dataset.index();
+  const DatasetIndex& index = dataset.index();
   const Samples samples(index, {0, index.num_tokens()}, 31, Packing::kBestFit);
   std::set<int64_t> seen;
   std::vector<DocumentSpan> spans;

@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ashlar;
   try {
     const auto bytes = std::as_bytes(std::span(data, size));
-    const data::Index index = data::parse_index(bytes, "fuzz.idx");
+    const data::DatasetIndex index = data::parse_index(bytes, "fuzz.idx");
     int64_t sequence_tokens = 0, document_tokens = 0;
     for (int64_t i = 0; i < index.num_sequences(); ++i) sequence_tokens += index.length(i);
     for (int64_t d = 0; d < index.num_documents(); ++d) document_tokens += index.document_length(d);

@@ -31,7 +31,7 @@ TEST(TensorSlabs, HoldEveryElementOnceAndAreSmall) {
   checkpoint::Draw draw(5, "slabs");
   for (int round = 0; round < 50; ++round) {
     std::vector<LogicalTensor> tensors;
-    std::vector<Range> ranges;
+    std::vector<TensorRange> ranges;
     std::map<std::string, BytePosition> places;
     for (size_t n = 0; n < 20; ++n) {
       const int64_t count = draw.below(3) ? draw.below(1000) : draw.below(3 * kSlabElements);
@@ -43,12 +43,12 @@ TEST(TensorSlabs, HoldEveryElementOnceAndAreSmall) {
     for (const Slab& slab : cut_into_slabs(tensors, ranges, Places(places))) {
       EXPECT_GT(num_elements(slab), 0);
       EXPECT_LE(num_elements(slab), kSlabElements);
-      for (const Range& range : slab) {
+      for (const TensorRange& range : slab) {
         EXPECT_EQ(range.first, next[range.tensor]);
         next[range.tensor] += range.count;
       }
     }
-    for (const Range& range : ranges) EXPECT_EQ(next[range.tensor], range.count);
+    for (const TensorRange& range : ranges) EXPECT_EQ(next[range.tensor], range.count);
   }
 }
 
@@ -56,14 +56,14 @@ TEST(TensorSlabs, HoldEveryElementOnceAndAreSmall) {
 TEST(TensorSlabs, CutLargeTensorsWhereChunksEnd) {
   const std::vector<LogicalTensor> tensors{{"small", DType::kF32, {10}, Role::kParameter},
                                            {"large", DType::kF32, {5 << 20}, Role::kParameter}};
-  const std::vector<Range> ranges{{0, 0, 10}, {1, 0, 5 << 20}};
+  const std::vector<TensorRange> ranges{{0, 0, 10}, {1, 0, 5 << 20}};
   const int64_t begin = 3 * checkpoint::kChunkBytes + 4096;
   const Places places({{"small", {begin - 40, 4}}, {"large", {begin, 4}}});
   const std::vector<Slab> slabs = cut_into_slabs(tensors, ranges, places);
   ASSERT_EQ(slabs.size(), 6u);
   EXPECT_EQ(slabs[0].size(), 2u);
   for (const Slab& slab : slabs) {
-    const Range& range = slab.back();
+    const TensorRange& range = slab.back();
     const int64_t end = begin + 4 * (range.first + range.count);
     EXPECT_TRUE(end % checkpoint::kChunkBytes == 0 || range.first + range.count == 5 << 20) << end;
   }
@@ -74,7 +74,7 @@ TEST(TensorSlabs, PiecesOfARangeAreItsElementsInOrder) {
   for (int round = 0; round < 300; ++round) {
     const Shape shape{1 + draw.below(4), 1 + draw.below(5), 1 + draw.below(6)};
     const int64_t numel = shape.numel(), first = draw.below(numel);
-    const Range range{0, first, 1 + draw.below(numel - first)};
+    const TensorRange range{0, first, 1 + draw.below(numel - first)};
     std::vector<float> data(size_t(range.count));
     std::vector<Piece> pieces;
     add_pieces({"w", DType::kF32, shape, Role::kParameter}, range, tensor_over(std::span(data)),

@@ -147,7 +147,7 @@ int64_t slots_by_formula(const ScheduleCase& c, int stage) {
 
 // No two pairs in a slot at once, and as many slots as are ever taken at once.
 void expect_slots(const std::vector<Action>& program, const std::string& where) {
-  const Slots slots = slots_of(program);
+  const PairSlots slots = slots_of(program);
   ASSERT_EQ(slots.of.size(), program.size()) << where;
   std::map<std::pair<int, int>, std::pair<size_t, size_t>> lives;
   std::map<std::pair<int, int>, int> slot_of;

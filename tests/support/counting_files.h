@@ -10,11 +10,11 @@ namespace ashlar::testing_support {
 class CountingFiles : public ForwardingFiles {
  public:
   explicit CountingFiles(FileSystem& inner) : ForwardingFiles(inner) {}
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     ++metadata_calls;
     return std::make_unique<CountingFile>(inner_.open(path, links), *this);
   }
-  std::optional<FileInfo> stat(const std::string& path, Links links) override {
+  std::optional<FileInfo> stat(const std::string& path, LinkPolicy links) override {
     ++metadata_calls;
     return inner_.stat(path, links);
   }

@@ -269,7 +269,7 @@ class FilesOfARate : public ashlar::testing_support::ForwardingFiles {
  public:
   FilesOfARate(FileSystem& inner, double bytes_per_s)
       : ForwardingFiles(inner), bytes_per_s_(bytes_per_s) {}
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     return std::make_unique<FileOfARate>(inner_.open(path, links), *this);
   }
 

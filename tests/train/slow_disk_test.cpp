@@ -28,7 +28,7 @@ class SlowFiles : public ashlar::testing_support::ForwardingFiles {
   enum class What { kSteps, kRows };
   SlowFiles(FileSystem& inner, What what, int delay_ms)
       : ForwardingFiles(inner), what_(what), delay_ms_(delay_ms) {}
-  std::unique_ptr<File> open(const std::string& path, Links links) override {
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
     return slow(inner_.open(path, links), path);
   }
   std::unique_ptr<File> create(const std::string& path) override {

@@ -141,11 +141,17 @@ TEST(StartChecks, ADirectoryThatCannotBeWrittenIsRefusedByItsKey) {
 class Disk : public FileSystem {
  public:
   explicit Disk(int64_t free_bytes) : free_bytes_(free_bytes) {}
-  std::unique_ptr<File> open(const std::string& p, Links l) override { return in_->open(p, l); }
+  std::unique_ptr<File> open(const std::string& p, LinkPolicy l) override {
+    return in_->open(p, l);
+  }
   std::unique_ptr<File> create(const std::string& p) override { return in_->create(p); }
   std::unique_ptr<File> append(const std::string& p) override { return in_->append(p); }
-  std::unique_ptr<Mapping> map(const std::string& p, Links l) override { return in_->map(p, l); }
-  std::optional<FileInfo> stat(const std::string& p, Links l) override { return in_->stat(p, l); }
+  std::unique_ptr<Mapping> map(const std::string& p, LinkPolicy l) override {
+    return in_->map(p, l);
+  }
+  std::optional<FileInfo> stat(const std::string& p, LinkPolicy l) override {
+    return in_->stat(p, l);
+  }
   std::vector<std::string> list(const std::string& p) override { return in_->list(p); }
   void make_directories(const std::string& p) override { in_->make_directories(p); }
   void rename_new(const std::string& a, const std::string& b) override { in_->rename_new(a, b); }

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kCrcKey = ",\"crc32c\":\"";
 constexpr size_t kTailBytes = kCrcKey.size() + 8 + 3;  // ,"crc32c":"xxxxxxxx"}\n
 
-nlohmann::ordered_json to_json(const Digest& digest) {
+nlohmann::ordered_json to_json(const FileDigest& digest) {
   nlohmann::ordered_json json;
   json["size"] = digest.size_bytes;
   json["crc32c"] = fmt::format("{:08x}", digest.crc);
@@ -18,8 +18,8 @@ nlohmann::ordered_json to_json(const Digest& digest) {
   return json;
 }
 
-Digest parse_digest(const Fields& fields) {
-  Digest digest;
+FileDigest parse_digest(const Fields& fields) {
+  FileDigest digest;
   digest.size_bytes = fields.count("size");
   digest.crc = uint32_t(fields.hex("crc32c", 8));
   if (fields.has("xxh3")) digest.xxh3 = fields.hex("xxh3", 16);
@@ -44,7 +44,7 @@ void check_line(std::string_view text, const std::string& path) {
 
 }  // namespace
 
-Digest digest_of(std::string_view bytes) {
+FileDigest digest_of(std::string_view bytes) {
   return {int64_t(bytes.size()), crc32c(bytes), xxh3_64(std::as_bytes(std::span(bytes)))};
 }
 

@@ -21,18 +21,18 @@ namespace ashlar::checkpoint {
 
 inline constexpr int64_t kMaxCommitBytes = 4096;
 
-struct Digest {
+struct FileDigest {
   int64_t size_bytes = 0;
   uint32_t crc = 0;
   std::optional<uint64_t> xxh3;
 };
-Digest digest_of(std::string_view bytes);
+FileDigest digest_of(std::string_view bytes);
 
 struct Commit {
   int64_t step = 0;
   std::string run_id;
   Id attempt{};
-  Digest manifest, index;
+  FileDigest manifest, index;
   int64_t bytes = 0, files = 0;  // of the data files
 };
 

@@ -50,9 +50,11 @@ class Builder {
   }
 
  private:
-  Out& at(Section section) { return sections_[section - 1]; }
-  uint64_t count(Section section) { return at(section).bytes().size() / kElementBytes[section]; }
-  void put_text(Section section, std::string_view text) {
+  Out& at(IndexSection section) { return sections_[section - 1]; }
+  uint64_t count(IndexSection section) {
+    return at(section).bytes().size() / kElementBytes[section];
+  }
+  void put_text(IndexSection section, std::string_view text) {
     at(section).put(uint32_t(at(kStr).bytes().size()));
     at(section).put(uint32_t(text.size()));
     at(kStr).append(text);

@@ -14,7 +14,7 @@ inline constexpr int64_t kIndexHeaderBytes = 64, kSectionRowBytes = 32, kSection
 inline constexpr uint32_t kIndexMajor = 1, kIndexMinor = 0;
 inline constexpr uint32_t kTensorAlias = 1, kBoxWithoutCrc = 1;
 
-enum Section : uint32_t { kStr = 1, kFile, kTensor, kDim, kBox, kPair, kCrc, kBlob, kSubpart };
+enum IndexSection : uint32_t { kStr = 1, kFile, kTensor, kDim, kBox, kPair, kCrc, kBlob, kSubpart };
 inline constexpr uint32_t kNumSections = 9;
 inline constexpr std::array<uint32_t, 10> kElementBytes{0, 1, 80, 88, 8, 48, 16, 4, 40, 64};
 inline constexpr std::array<const char*, 10> kSectionNames{

@@ -94,14 +94,14 @@ class Parser {
     if (found != expected) fail("{}: {} is {}; expected {}", in.place, field, found, expected);
   }
 
-  Cursor element(Section section, uint64_t index) const {
+  Cursor element(IndexSection section, uint64_t index) const {
     ASHLAR_ASSERT(index < sections_[section].count);
     return {sections_[section].offset + index * kElementBytes[section],
             fmt::format("{} {}", kSectionNames[section], index)};
   }
   // Elements are written in the order of their owners, so each range starts where the last ended.
   // That also bounds memory: nothing is read twice.
-  void claim(Section section, uint64_t first, uint64_t count, const Cursor& in) {
+  void claim(IndexSection section, uint64_t first, uint64_t count, const Cursor& in) {
     if (first != used_[section] || count > sections_[section].count - used_[section])
       fail("{}: {} [{}, +{}); expected to start at {} and end by {}", in.place,
            kSectionNames[section], first, count, used_[section], sections_[section].count);
@@ -356,7 +356,7 @@ class Parser {
   }
 
   void check_all_used() const {
-    for (const Section section : {kStr, kDim, kBox, kPair, kCrc, kSubpart})
+    for (const IndexSection section : {kStr, kDim, kBox, kPair, kCrc, kSubpart})
       if (used_[section] != sections_[section].count)
         fail("section {}: {} of {} elements belong to nothing", kSectionNames[section],
              sections_[section].count - used_[section], sections_[section].count);

@@ -53,7 +53,7 @@ std::unique_ptr<File> open_committed(FileSystem& files, const std::string& path,
     std::exception_ptr refused;
     try {
       // An open file has the server's size; a name may have one that was seen earlier.
-      auto file = files.open(path, Links::kRefuse);
+      auto file = files.open(path, LinkPolicy::kRefuse);
       info = {FileInfo::Type::kFile, file->size(), 0};
       if (info->size_bytes == size_bytes) return file;
     } catch (const Error& error) {

@@ -84,11 +84,11 @@ void ChunkReader::release() {
   changed_.notify_all();
 }
 
-std::vector<Failure> ChunkReader::failures() const {
+std::vector<LoadFailure> ChunkReader::failures() const {
   const std::lock_guard lock(mutex_);
-  std::vector<Failure> sorted = failures_;
+  std::vector<LoadFailure> sorted = failures_;
   std::sort(sorted.begin(), sorted.end(),
-            [](const Failure& a, const Failure& b) { return a.place < b.place; });
+            [](const LoadFailure& a, const LoadFailure& b) { return a.place < b.place; });
   return sorted;
 }
 
@@ -148,7 +148,7 @@ void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> me
   bytes_read_ += task.bytes;
 }
 
-void ChunkReader::fail(Failure failure) {
+void ChunkReader::fail(LoadFailure failure) {
   const std::lock_guard lock(mutex_);
   const bool listed = options_.failures == ChunkReaderOptions::Failures::kAll &&
                       failure.kind == ErrorKind::kCorrupt;

@@ -51,8 +51,8 @@ class ChunkReader {
   std::span<std::byte> next();
   void release();  // the lot that next() gave
 
-  std::vector<Failure> failures() const;  // by place
-  int64_t bytes_read() const;             // of chunks that are right
+  std::vector<LoadFailure> failures() const;  // by place
+  int64_t bytes_read() const;                 // of chunks that are right
   int64_t buffer_bytes() const {
     return int64_t(buffers_.size()) * buffer_size_ + int64_t(threads_.size()) * block_bytes_;
   }
@@ -76,7 +76,7 @@ class ChunkReader {
   void work(std::span<std::byte> block);  // of this thread
   void run(const Task& task, std::span<std::byte> block);
   void read(const Task& task, Shared& shared, std::span<std::byte> memory);
-  void fail(Failure failure);
+  void fail(LoadFailure failure);
   std::span<std::byte> buffer(size_t lot) const;
 
   const StepReader& reader_;
@@ -96,7 +96,7 @@ class ChunkReader {
   std::vector<size_t> tasks_left_;  // by lot
   size_t next_task_ = 0, next_lot_ = 0, released_ = 0;
   int64_t bytes_read_ = 0;
-  std::vector<Failure> failures_;
+  std::vector<LoadFailure> failures_;
   int64_t first_failure_ = INT64_MAX;
   std::exception_ptr broken_;  // an exception that is no Error
   bool stop_ = false;

@@ -215,7 +215,7 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   const SharedWantedBytes shared(ranks, wanted);
   const LoadPlan plan = make_load_plan(chunks, wants_of_all(ranks, wanted.ranges()));
   Rounds rounds(chunks, plan, ranks, wanted);
-  std::optional<Failure> failure;
+  std::optional<LoadFailure> failure;
   {
     const ChunkReader::Lots lots = lots_of(plan, ranks, reads_, wanted);
     ChunkReader source(*this, chunks, lots, {.reads_in_flight = options.reads_in_flight},

@@ -10,13 +10,13 @@ namespace ashlar::checkpoint {
 namespace {
 
 // Place and kind in front of the message; "" for none.
-std::string packed(const std::optional<Failure>& failure) {
+std::string packed(const std::optional<LoadFailure>& failure) {
   if (!failure) return "";
   const int64_t numbers[] = {failure->place, int64_t(failure->kind)};
   return std::string(reinterpret_cast<const char*>(numbers), sizeof(numbers)) + failure->message;
 }
 
-Failure unpacked(std::string_view text) {
+LoadFailure unpacked(std::string_view text) {
   int64_t numbers[2];
   ASHLAR_ASSERT(text.size() >= sizeof(numbers));
   std::memcpy(numbers, text.data(), sizeof(numbers));
@@ -38,11 +38,11 @@ void Alone::post(std::vector<Message> sends, std::vector<Message> receives) {
   ASHLAR_ASSERT(sends.empty() && receives.empty());
 }
 
-void throw_first(LoadRanks& ranks, const std::optional<Failure>& own) {
-  std::optional<Failure> first;
+void throw_first(LoadRanks& ranks, const std::optional<LoadFailure>& own) {
+  std::optional<LoadFailure> first;
   for (const std::string& said : ranks.all_gather(packed(own))) {
     if (said.empty()) continue;
-    Failure failure = unpacked(said);
+    LoadFailure failure = unpacked(said);
     if (!first || failure.place < first->place) first = std::move(failure);
   }
   if (first) throw Error(first->kind, first->message);

@@ -80,23 +80,23 @@ class Alone final : public LoadRanks {
 };
 
 // A problem that a rank found, and its place in an order that all ranks share.
-struct Failure {
+struct LoadFailure {
   int64_t place = 0;
   ErrorKind kind = ErrorKind::kCorrupt;
   std::string message;
 };
 // Throws on every rank the failure that comes first by place, then by rank; nothing if no rank has
 // one.  So no rank waits for one that failed, and all report the same error.
-void throw_first(LoadRanks& ranks, const std::optional<Failure>& own);
+void throw_first(LoadRanks& ranks, const std::optional<LoadFailure>& own);
 
 // Runs body; an Error of it is a failure at `place`.
 template <typename F>
-std::optional<Failure> failure_of(int64_t place, F&& body) {
+std::optional<LoadFailure> failure_of(int64_t place, F&& body) {
   try {
     body();
     return std::nullopt;
   } catch (const Error& error) {
-    return Failure{place, error.kind(), error.what()};
+    return LoadFailure{place, error.kind(), error.what()};
   }
 }
 

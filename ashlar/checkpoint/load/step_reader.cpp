@@ -8,12 +8,12 @@
 namespace ashlar::checkpoint {
 namespace {
 
-std::string read_checked(FileSystem& files, const std::string& path, const Digest& digest,
+std::string read_checked(FileSystem& files, const std::string& path, const FileDigest& digest,
                          StaleRetry& retry) {
   const auto file = open_committed(files, path, digest.size_bytes, retry);
   std::string text(size_t(digest.size_bytes), '\0');
   file->read_at(std::as_writable_bytes(std::span(text)), 0);
-  const Digest found = digest_of(text);
+  const FileDigest found = digest_of(text);
   ASHLAR_REQUIRE(found.size_bytes == digest.size_bytes && found.crc == digest.crc &&
                      (!digest.xxh3 || digest.xxh3 == found.xxh3),
                  kCorrupt, "{}: checksum is {:08x} but {:08x} was committed; the file is damaged",
@@ -67,7 +67,7 @@ std::string StepReader::read_commit() const {
     ASHLAR_REQUIRE(info->size_bytes <= kMaxCommitBytes, kCorrupt,
                    "{}: the file has {} bytes; at most {} are allowed", path, info->size_bytes,
                    kMaxCommitBytes);
-    std::string text = read_text(files_, path, kMaxCommitBytes, Links::kRefuse);
+    std::string text = read_text(files_, path, kMaxCommitBytes, LinkPolicy::kRefuse);
     if (text.ends_with('\n') || !retry_->wait()) return text;
   }
 }

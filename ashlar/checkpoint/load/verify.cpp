@@ -158,7 +158,7 @@ class Verifier {
       progress.advance(chunks_.bytes(lot[0].chunks.begin));
     }
     report_.bytes = reads.bytes_read();
-    for (const Failure& failure : reads.failures()) {
+    for (const LoadFailure& failure : reads.failures()) {
       if (failure.kind != ErrorKind::kCorrupt) throw Error(failure.kind, failure.message);
       const size_t file = chunks_.file(failure.place);
       add(index().files[file].path, failure.place - chunks_.first(file), failure.message);

@@ -48,7 +48,7 @@ constexpr int kPollsPerLine = 10;
 std::optional<std::string> text_at(FileSystem& files, const std::string& path) {
   for (int attempt = 1;; ++attempt) {
     try {
-      return read_text(files, path, kMaxLeaseBytes, Links::kRefuse);
+      return read_text(files, path, kMaxLeaseBytes, LinkPolicy::kRefuse);
     } catch (const Error&) {
       if (!files.stat(path)) return std::nullopt;
       if (attempt == kAttempts) throw;
@@ -302,7 +302,7 @@ void Lease::check() {
 // The uppermost of this process's directories that is missing; "": none is.
 std::string Lease::missing() const {
   for (const std::string& directory : {root_, parent_of(path_), fence_path(root_, me_.token)})
-    if (!files_.stat(directory, Links::kFollow)) return directory;
+    if (!files_.stat(directory, LinkPolicy::kFollow)) return directory;
   return "";
 }
 

@@ -71,7 +71,7 @@ std::optional<std::string> read_verdict(FileSystem& files, const std::string& ro
   const std::string path = verdict_path(root, kBadDirectory, ref);
   try {
     return "it failed before: " +
-           parse_json(read_text(files, path, kMaxManifestBytes, Links::kRefuse), path,
+           parse_json(read_text(files, path, kMaxManifestBytes, LinkPolicy::kRefuse), path,
                       ErrorKind::kCorrupt)
                .value("reason", "no reason recorded");
   } catch (const std::exception&) {
@@ -117,7 +117,7 @@ StepInfo describe(FileSystem& files, const std::string& root, const StepRef& ref
 }
 
 bool is_directory(FileSystem& files, const std::string& path) {
-  const auto info = files.stat(path, Links::kFollow);
+  const auto info = files.stat(path, LinkPolicy::kFollow);
   return info && info->type == FileInfo::Type::kDirectory;
 }
 
@@ -211,7 +211,7 @@ StepRef refer(FileSystem& files, const std::string& root, int64_t step) {
     return ref;
   try {
     const Commit commit =
-        parse_commit(read_text(files, path, kMaxCommitBytes, Links::kRefuse), path);
+        parse_commit(read_text(files, path, kMaxCommitBytes, LinkPolicy::kRefuse), path);
     ref.attempt = to_text(commit.attempt);
     ref.run_id = commit.run_id;
   } catch (const Error& error) {
@@ -263,7 +263,7 @@ void fail_removed(const std::string& directory) {
 namespace {
 
 bool is_removed(FileSystem& files, const std::string& directory) {
-  return step_of_path(directory) && !files.stat(directory, Links::kFollow);
+  return step_of_path(directory) && !files.stat(directory, LinkPolicy::kFollow);
 }
 
 // If reading a step that a user named fails because the step is gone, that is the error.

@@ -27,7 +27,7 @@ std::string pin_path(const std::string& root, const StepRef& ref) {
 // "": it is gone.
 std::string text_of(FileSystem& files, const std::string& path) {
   try {
-    return read_text(files, path, kMaxLeaseBytes, Links::kRefuse);
+    return read_text(files, path, kMaxLeaseBytes, LinkPolicy::kRefuse);
   } catch (const Error&) {
     if (!files.stat(path)) return "";
     throw;

@@ -74,7 +74,7 @@ class Merger {
 // A list of names may be stale; opening a file asks for that very name.
 bool can_open(FileSystem& files, const std::string& path) {
   try {
-    files.open(path, Links::kRefuse);
+    files.open(path, LinkPolicy::kRefuse);
     return true;
   } catch (const Error&) {
     return files.stat(path).has_value();
@@ -111,7 +111,7 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
     if (is_there(part_error_name(writer)))
       raise(ErrorKind::kStorage, "writer {} of {}: {}", writer_number(writer), plan.num_writers,
             read_text(files, join(directory, part_error_name(writer)), kMaxErrorBytes,
-                      Links::kRefuse));
+                      LinkPolicy::kRefuse));
     if (!is_there(part_name(writer))) missing.push_back(writer);
   }
   return missing;
@@ -122,7 +122,7 @@ void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan
   StaleRetry retry(files, directory);
   for (int writer = 1; writer < plan.num_writers; ++writer) {
     const std::string path = join(directory, part_name(writer));
-    const std::string text = read_text(files, path, kMaxIndexBytes, Links::kRefuse);
+    const std::string text = read_text(files, path, kMaxIndexBytes, LinkPolicy::kRefuse);
     Index part = parse_index(std::as_bytes(std::span(text)), path);
     check_sizes(files, directory, part, writer, retry);
     merger.add(std::move(part), writer, path);

@@ -280,7 +280,7 @@ void StepWriter::make_visible(Fence& fence, const std::string& step, std::string
   } catch (const Error&) {
     const std::string path = join(step, kCommitName);
     if (files_.stat(tmp_) || !files_.stat(path) ||
-        read_text(files_, path, kMaxCommitBytes, Links::kRefuse) != commit)
+        read_text(files_, path, kMaxCommitBytes, LinkPolicy::kRefuse) != commit)
       throw;
   }
   visible_ = true;

@@ -134,7 +134,7 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 bool is_plain_file(FileSystem& files, const std::string& path) {
-  const auto info = files.stat(path, Links::kFollow);
+  const auto info = files.stat(path, LinkPolicy::kFollow);
   if (!info) return false;
   ASHLAR_REQUIRE(info->type == FileInfo::Type::kFile, kData, "{}: expected a regular file", path);
   return true;

@@ -133,8 +133,8 @@ class Writer {
     file->reserve(plan.file_bytes);
     file->write_at(bytes_of(plan.header), 0);
     std::vector<Target> targets;
-    std::vector<Range> parts;       // as many
-    std::vector<LogicalTensor> of;  // the native tensors of the parts
+    std::vector<TensorRange> parts;  // as many
+    std::vector<LogicalTensor> of;   // the native tensors of the parts
     for (size_t n = 0; n < sources.size(); ++n) {
       const int64_t begin = plan.data_begin + plan.entries[n].begin;
       if (sources[n].buffer) write_buffer(*file, begin, sources[n]);
@@ -192,7 +192,7 @@ class Writer {
                   std::span<const Target> targets, Worker& worker) const {
     int64_t used = 0, most = 0;  // elements of 8 bytes, so that all are aligned for every type
     std::vector<int64_t> begin;
-    for (const Range& range : slab) {
+    for (const TensorRange& range : slab) {
       begin.push_back(used);
       used += (range.count * size_of(read_type(of[range.tensor])) + 7) / 8;
       most = std::max(most, (range.count * size_of(of[range.tensor].dtype) + 7) / 8);
@@ -220,7 +220,7 @@ class Writer {
     }
   }
 
-  static void write_range(File& file, const Range& range, const Target& target,
+  static void write_range(File& file, const TensorRange& range, const Target& target,
                           const Tensor& data) {
     const FileRows& rows = *target.rows;
     const int64_t together = rows.each * target.row_elements, bytes = size_of(data.dtype);
