@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Fails on lines of C++ that pass 100 columns (but for long texts in quotes); on comments that a reflow has torn: a line of
-# a comment that ends short of 30 columns though the sentence goes on, in lower case, on the next; and on links of the
+# a comment that ends though the sentence goes on, in lower case, with a word that had room, or one behind code that goes on
+# in the next line; on comments that begin with Of, Those, What, Who, Whoever, So many, As many or As which, which lack a
+# subject (CONTRIBUTING.md); and on links of the
 # documentation, to pages or to their headings, and names of pages in any file (docs/NAME.md) that lead to nothing;
 # on pages that docs/README.md does not list; on a README of more than 130 lines, or without a command by line 12; and on
 # pictures that scripts/draw_pictures would draw otherwise.
@@ -13,10 +15,20 @@ find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -
   columns($0) > 100 && !/R"|\\"/ && !/^ *"/ { printf "%s:%d: %d columns\n", FILENAME, FNR, columns($0); bad = 1 }
   {
     is_comment = $0 ~ /^ *\/\/ [^ ]/
-    if (is_comment && before != "" && $0 ~ /^ *\/\/ [a-z0-9]/ && columns(before) < 30 && before !~ /[.:;,)]$/) {
-      printf "%s:%d: torn comment: %s\n", FILENAME, FNR - 1, before; bad = 1
+    if (is_comment && before != "" && $0 ~ /^ *\/\/ [a-z]/ && before !~ /[.:;!?|]$/ && index($0, "//") == index(before, "//")) {
+      split(substr($0, index($0, "//") + 3), words, " ")
+      if (columns(before) + 1 + columns(words[1]) <= 90) {
+        printf "%s:%d: torn comment: %s\n", FILENAME, FNR - 1, before; bad = 1
+      }
     }
     before = is_comment ? $0 : ""
+    if ((is_comment && index($0, "//") == behind_code) || $0 ~ /^ *};  \/\/ [a-z]/) {
+      printf "%s:%d: a comment behind code goes on here: put it above\n", FILENAME, FNR; bad = 1
+    }
+    behind_code = !is_comment && match($0, /[;,{})]  \/\/ /) ? RSTART + 3 : 0
+    if (match($0, /\/\/ (Of|Those|What|Who|Whoever|So many|As many|As which) /)) {
+      printf "%s:%d: a comment without a subject: %s\n", FILENAME, FNR, substr($0, RSTART); bad = 1
+    }
   }
   END { exit bad }' || status=1
 

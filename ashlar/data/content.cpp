@@ -27,7 +27,7 @@ constexpr auto kNoText = "it holds no text"sv;
 constexpr auto kEncoding = "convert it with `iconv -f {} -t UTF-8`"sv;
 constexpr auto kArray = "make lines of it: jq -c '.[]' FILE > FILE.jsonl"sv;
 
-// Of two marks with the same beginning, the longer comes first.
+// A mark comes before a shorter one that is its beginning.
 constexpr Mark kMarks[] = {
     {"\x28\xB5\x2F\xFD"sv, 0, "packed by zstd", kUnpack},
     {"\xFD\x37zXZ\0"sv, 0, "packed by xz", kUnpack},

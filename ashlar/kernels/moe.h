@@ -50,8 +50,8 @@ struct CombineForward {
 };
 void combine_forward(const Context&, const CombineForward&);
 
-// dy_rows[row of t, j] = p_tj de_t;  dweight_tj = <de_t, y_row>;  skipped: dweight_tj = 0, or
-// <de_t, m_t> with identity semantics (scatter_rows_add then carries p_tj de_t to dm).
+// dy_rows[row of t, j] = p_tj de_t;  dweight_tj = <de_t, y of the row>;  skipped: dweight_tj = 0,
+// or <de_t, m_t> with identity semantics (scatter_rows_add then carries p_tj de_t to dm).
 struct CombineBackward {
   const RoutePlan& plan;
   bool identity;

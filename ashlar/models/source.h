@@ -33,7 +33,7 @@ struct ModelSource {
   checkpoint::Reads reads = checkpoint::Reads::kCached;  // how a step is read
 };
 
-// Of a root, it reads every byte of the newest step, to know that the step is good.
+// Reads every byte of a root's newest step, to know that the step is good.
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
 // The model by its description alone, config.json of a Hugging Face directory or model.json of a
 // step; tensors are not read.  A root stands for its newest step that can be opened.

@@ -27,11 +27,12 @@
 namespace ashlar::nn {
 
 enum class Keep : uint8_t {
-  kAll,           // everything that backward needs
-  kBlockInput,    // the stream before each block, and carries; the rest is recomputed
-  kBranchInputs,  // the stream before each branch; the branch's backward recomputes the rest
-                  // (Mode::kBackwardRecompute).  Not for scaled residuals
-  kNothing,       // inference
+  kAll,         // everything that backward needs
+  kBlockInput,  // the stream before each block, and carries; the rest is recomputed
+  // The stream before each branch, whose backward recomputes the rest (Mode::kBackwardRecompute).
+  // Not for scaled residuals.
+  kBranchInputs,
+  kNothing,  // inference
 };
 
 // The block, and its slot, that ran last in the memory that blocks share.

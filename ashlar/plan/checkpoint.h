@@ -1,4 +1,4 @@
-// What a run saves, planned: files, boxes and bytes of a step and of its busiest writer.
+// The planned size of a save: files, boxes and bytes of a step and of its busiest writer.
 #pragma once
 
 #include <algorithm>

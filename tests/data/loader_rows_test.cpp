@@ -1,4 +1,4 @@
-// What rows hold: documents as segments, targets, and padding.
+// Contents of rows: documents as segments, targets, and padding.
 #include "ashlar/core/rng.h"
 #include "tests/data/loader_case.h"
 

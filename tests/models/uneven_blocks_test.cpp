@@ -10,7 +10,7 @@
 namespace ashlar::models {
 namespace {
 
-// Of the block that slides, another part of a head rotates.
+// Another part of a head rotates in the sliding block.
 ModelSpec two_rotary_factors() {
   ModelSpec model = model_of(odd_spec());
   std::get<CcaSpec>(model.blocks[1].mixer).rotary_factor = 1.0;

@@ -74,9 +74,10 @@ struct TensorSpec {
 };
 
 enum class HeaderStyle : uint8_t {
-  kAligned,  // data at a multiple of 4096; tensors by descending min(12, v2(bytes)), ties as given,
-             // so that each starts at a multiple of 2^min(12, v2(bytes)) without padding
-  kPlain,    // data at a multiple of 8; tensors in the given order
+  // Data at a multiple of 4096; tensors by descending min(12, v2(bytes)), ties as given, so that
+  // each starts at a multiple of 2^min(12, v2(bytes)) without padding.
+  kAligned,
+  kPlain,  // data at a multiple of 8; tensors in the given order
 };
 
 struct SafetensorsPlan {

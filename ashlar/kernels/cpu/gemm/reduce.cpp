@@ -105,7 +105,7 @@ ReduceSize reduce_size(const Engine& engine, int64_t tokens, int64_t N, int64_t 
     return {std::max<int64_t>(1, size.rows / engine.width), size.panels, 0};
   }
   const int64_t row_panels = std::min(kRowPanels, engine.num_panels(N));
-  // As many tokens as fit into kLeftBytes, a multiple of every k_pad.
+  // The number of tokens that fit into kLeftBytes, a multiple of every k_pad.
   return {row_panels, engine.num_panels(K),
           ReduceSize::kLeftBytes / (row_panels * engine.width * element_bytes(engine)) / kChunk *
               kChunk};
