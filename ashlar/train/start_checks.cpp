@@ -37,7 +37,7 @@ std::string nearest_there(FileSystem& files, std::string path) {
 
 int64_t rank_bytes(const RunPlan& plan, const Recipe& recipe, const ParallelSpec& parallel) {
   const int64_t tokens = recipe.train.global_batch / parallel.dp * recipe.data.sequence_length;
-  return plan.memory.total.peak_bytes + tokens * int64_t(2 * sizeof(int32_t));
+  return plan.memory.total.peak_bytes + tokens * int64_t(2 * sizeof(int32_t) + sizeof(double));
 }
 
 std::string memory_limit_problem(int64_t rank_bytes, const Recipe& recipe, int local_ranks) {

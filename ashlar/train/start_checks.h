@@ -16,8 +16,8 @@
 
 namespace ashlar::train {
 
-// The bytes that a rank takes: the plan's peak, and the ids and targets of a step, which are read
-// ahead.
+// The bytes that a rank takes: the plan's peak, and memory of the host for a step's ids and
+// targets, which are read ahead, and for the losses of its tokens (parallel/losses.h).
 int64_t rank_bytes(const RunPlan& plan, const Recipe& recipe, const ParallelSpec& parallel);
 
 // "" if the rank stays within its share of train.memory_limit_mib, else the message.  local_ranks:

@@ -16,11 +16,12 @@ using namespace testing_support;
 using ashlar::testing_support::message_of;
 using ashlar::testing_support::TemporaryDirectory;
 
-TEST(StartChecks, MemoryIsThePlansAndTheIdsOfAStep) {
+TEST(StartChecks, MemoryIsThePlanAndIdsTargetsAndLossesOfAStep) {
   const Recipe recipe = recipe_with({"train.global_batch=24"});
   const RunPlan plan = plan_run(recipe, DType::kF32, 2, 1);
   const ParallelSpec parallel = resolve_parallel(recipe, 2);
-  EXPECT_EQ(rank_bytes(plan, recipe, parallel), plan.memory.total.peak_bytes + 12 * 48 * 2 * 4);
+  EXPECT_EQ(rank_bytes(plan, recipe, parallel),
+            plan.memory.total.peak_bytes + 12 * 48 * (4 + 4 + 8));
 }
 
 TEST(StartChecks, TooMuchMemoryIsRefused) {
