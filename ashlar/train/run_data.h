@@ -12,7 +12,7 @@
 #include "ashlar/data/tokenizer.h"
 #include "ashlar/parallel/rank_model.h"
 #include "ashlar/train/epochs.h"
-#include "ashlar/train/inputs.h"
+#include "ashlar/train/loader_options.h"
 
 namespace ashlar::train {
 

@@ -1,4 +1,5 @@
-// The data that each rank of a run reads.
+// Options of the loaders: the data that each rank reads.  The check that all ranks have the same
+// inputs is in alike.h.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-#include "ashlar/train/inputs.h"
+#include "ashlar/train/loader_options.h"
 
 #include <algorithm>
 
