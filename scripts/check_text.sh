@@ -11,7 +11,7 @@ export LC_ALL=C  # awk counts bytes
 status=0
 find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -0 awk '
   function columns(text) { gsub(/[\200-\277]/, "", text); return length(text) }  # of UTF-8
-  FNR == 1 { before = "" }
+  FNR == 1 { before = lines[1] = lines[2] = ""; indents[1] = indents[2] = 0 }
   columns($0) > 100 && !/R"|\\"/ && !/^ *"/ { printf "%s:%d: %d columns\n", FILENAME, FNR, columns($0); bad = 1 }
   {
     is_comment = $0 ~ /^ *\/\/ [^ ]/
@@ -22,6 +22,13 @@ find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -
       }
     }
     before = is_comment ? $0 : ""
+    # A word alone in a line, as formatters leave it, before a line with another indent.
+    indent = match($0, /^ *\/\/ +[^ ]/) ? RLENGTH : 0
+    if (indent && indent != indents[1] && indents[1] == indents[2] && lines[1] ~ /^ *\/\/ +[a-z]+$/ && lines[2] !~ /[.:;]$/ && $0 ~ /\/\/ +[a-z]/) {
+      printf "%s:%d: torn comment: %s\n", FILENAME, FNR - 1, lines[1]; bad = 1
+    }
+    lines[2] = lines[1]; indents[2] = indents[1]
+    lines[1] = $0; indents[1] = indent
     if ((is_comment && index($0, "//") == behind_code) || $0 ~ /^ *};  \/\/ [a-z]/) {
       printf "%s:%d: a comment behind code goes on here: put it above\n", FILENAME, FNR; bad = 1
     }
@@ -31,6 +38,9 @@ find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -
     }
   }
   END { exit bad }' || status=1
+
+marks='^(<<<<<<<|>>>>>>>) '  # of a merge
+if grep -rnE "$marks" ashlar docs scripts tests --include='*.h' --include='*.cpp' --include='*.md' --include='*.sh'; then status=1; fi
 
 everything=$(mktemp)
 trap 'rm -f "$everything"' EXIT

@@ -1,8 +1,8 @@
 // How it works.  An operation goes through two threads:
 //
 //   caller          a public function checks the tensors and makes the Operation; submit sets its
-//                   traffic row and its number, records its post, and passes it to the lane's
-//                   executor
+//                   traffic row and number, records its post, and passes it to the executor of
+//                   its lane
 //   lane's thread   execute makes the header, which partners compare, and lets the runner move the
 //                   data; count adds to the row; the beginning and the end are recorded
 //   caller          Work::wait adds its waiting time to the row and records the wait

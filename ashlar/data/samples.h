@@ -3,8 +3,7 @@
 //
 // A sample of length s is s + 1 tokens, of which the first s are input and the last s targets.
 //   concat    the tokens as one stream; sample j is tokens [j s, j s + s], so that neighbours share
-//             a token; floor((tokens - 1) / s) samples, and with Rest::kKeep one of the remaining
-//             tokens
+//             a token; floor((tokens - 1) / s) samples, and with Rest::kKeep one of the rest
 //   best fit  windows of at most s + 1 tokens, filled with whole documents (packing.h); documents
 //             longer than that are dropped and counted
 #pragma once

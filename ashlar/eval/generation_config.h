@@ -1,9 +1,8 @@
 // generation_config.json beside a model: its authors' settings for generating text.
 //
 // Source  transformers 5.24, GenerationConfig: if the file exists, its eos_token_id alone decides
-// what
-//         ends a text, and config.json's does not count; do_sample false or absent means greedy;
-//         sampling without a top_k draws from the 50 likeliest.
+//         what ends a text, and config.json's does not count; do_sample false or absent means
+//         greedy; sampling without a top_k draws from the 50 likeliest.
 // Errors  kData, "PATH: MEMBER is VALUE; expected ...".
 #pragma once
 

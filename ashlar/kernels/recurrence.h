@@ -32,8 +32,7 @@
 //            maps of gradients   2 dk dv          beta: 2 B dk + 2 B dv + 4 dk dv more
 // Memory   temporary tiles from ctx.workspace, one set per thread.
 // Numerics a token's bits depend only on tokens up to it.  No exponent is above 0.  The same bits
-// for
-//          any number of threads.
+//          for any number of threads.
 #pragma once
 
 #include <span>

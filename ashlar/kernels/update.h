@@ -11,9 +11,8 @@
 //          over tokens).
 // Cost     AdamW reads w g m v and writes w m v: 28 bytes an element in fp32.  Bandwidth-bound.
 // Numerics AdamW and Muon: the bits of an element depend on its inputs alone, not on where its
-// tensor
-//          begins or ends, so a tensor may be updated in pieces.  Sums of
-//          squares: fp32 lanes within blocks of 4096 elements, fp64 over blocks in order.
+//          tensor begins or ends, so a tensor may be updated in pieces.  Sums of squares: fp32
+//          lanes within blocks of 4096 elements, fp64 over blocks in order.
 #pragma once
 
 #include "ashlar/kernels/context.h"

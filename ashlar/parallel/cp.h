@@ -14,8 +14,8 @@
 //          all documents.
 // Limits   every segment of the whole rows starts its document and lies in one row.  One
 //          micro-batch at a time: `assign` replaces segments, halos and the ranges that keys can be
-//          seen from, so both forward and backward of a micro-batch need it to be the one assigned
-//          last.
+//          seen from.  It must be called again before forward or backward of a micro-batch if
+//          another one was assigned since.
 // Errors   kConfig if the rows cannot be cut evenly (CpSplit::check); those of comm::Group.
 #pragma once
 

@@ -26,7 +26,7 @@ struct MeshPlan {
 // The plan of every rank; `rank`: of this one alone, without `costs` and `checkpoint`.
 //
 // Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
-// The rest of a step depends on the rank's coordinates along pp, cp and tp and on how much it
+// The rest of a step depends on the rank's coordinates along pp, cp, tsp and tp and on how much it
 // keeps: it runs once for all ranks that agree in these, in memory, and in what the optimizer
 // needs.
 // log: shows how far it is, where that takes long.

@@ -15,8 +15,7 @@
 // failures and decides.  However long it takes for that, or a disk takes for a save, the others
 // wait by meeting again and again (wait_together), so that no time-out of collectives ends the run.
 //   Rows of metrics are flushed before a save, and synced before its commit, on the thread that
-//   writes
-// checkpoints: so no step exists without the rows up to it.
+// writes checkpoints: so no step exists without the rows up to it.
 #include "ashlar/train/saves.h"
 
 #include <algorithm>

@@ -15,8 +15,7 @@
 // at the end: no rank waits for it in vain, and the damage that is reported is the first in the
 // order of files.
 //   Memory: with rounds 36 MiB of lots, two more of at most 12 MiB for what arrives, and a block
-//   for
-// each read in flight: 64 MiB.  Without rounds no chunk is kept: 32 MiB.
+// for each read in flight: 64 MiB.  Without rounds no chunk is kept: 32 MiB.
 #include <algorithm>
 #include <cstring>
 

@@ -10,9 +10,8 @@
 // may write, and the next older one is tried.  No step is moved here: Leadership::recover moves it,
 // by quarantine().
 //   remove_step renames before it removes, so that a step that is half gone no longer has the name
-//   of
-// one; the next holder of the lease finds the rest in the fence, and collect_stale removes it.  All
-// changes of the holder go through its fence, so that a process whose lease was taken over, and
+// of one; the next holder of the lease finds the rest in the fence, and collect_stale removes it.
+// All changes of the holder go through its fence, so that a process whose lease was taken over, and
 // that has not noticed yet, changes nothing.
 #include "ashlar/checkpoint/root/recovery.h"
 

@@ -20,11 +20,10 @@
 // Several writers   N processes (or threads) write one step together, each its own boxes; no tensor
 // is sent between them.  Each makes a Checkpointer on the same root, a directory that all of them
 // share, and calls save() for the same steps with the same attempt.
-//   Writer 0, the leader, is the only one that holds the lease, recovers, commits and removes; it
-//   is
-// made first, and its run_id() goes into the options of the others.  When its own files are written
-// it waits for the parts of the others (coordination.h), proves that all boxes together tile every
-// tensor, and commits.
+//   The writer of rank 0, the leader, is the only one that holds the lease, recovers, commits and
+// removes; it is made first, and its run_id() goes into the options of the others.  When its own
+// files are written it waits for the parts of the others (coordination.h), proves that all boxes
+// together tile every tensor, and commits.
 //   The others, the followers, have neither newest() nor open_newest(): all ranks open the leader's
 // directory.  A follower logs and counts its own failure, and the leader reports it: the leader's
 // save fails with "writer W of N: ...", W counted from 1 (writer_number).
@@ -32,10 +31,9 @@
 // ends with the result, all ranks share the reading back, and a writer that makes no progress for
 // part_timeout_s fails the step, with its name and its current phase in the error.
 //   Without a channel, or when it breaks, parts go through the directory: a follower's save, and
-//   its
-// wait(), end when its part is written.  Whether the step exists is known when the leader's wait()
-// has returned, so all writers meet after that before an end or a restart.  A writer whose part is
-// missing for part_timeout_s fails the step.
+// its wait(), end when its part is written.  Whether the step exists is known when the leader's
+// wait() has returned, so all writers meet after that before an end or a restart.  A writer whose
+// part is missing for part_timeout_s fails the step.
 //
 // Errors   of a save in the background are kept for take_failures(), or for wait(), which throws
 //          the oldest that was not taken: kStorage "step S is not saved: STAGE: PATH: ...".  The

@@ -12,8 +12,7 @@
 // through at the speed of the disk.  Chunks are in filled_ in the order of jobs, files and offsets:
 // the writer has one job at a time, whose `writer` and `error` no other thread touches.
 //   A failure is kept in job.error, and the attempt is given up at once.  Later chunks of the job
-//   are
-// only released, and the one marked `last` still ends it: every queued job is finished.
+// are only released, and the one marked `last` still ends it: every queued job is finished.
 //   When the last chunk is written the leader collects the parts of the others, commits, and sends
 // the result; a follower publishes its part, or waits until the leader knows of its failure
 // (coordination.h).

@@ -2,11 +2,9 @@
 // that it has (flush), and wakes threads that wait.  These check again at every change, and ten
 // times a second for time-outs.
 //   To look for a child's file is a call of a file system, which may hang: the thread that waits
-//   for
-// the attempt does it, without the lock (look).
+// for the attempt does it, without the lock (look).
 //   The leader's waits are watched (Watch): after some seconds the slowest rank is logged, and if
-//   it
-// makes no progress for the time-out, the wait ends with an error that names it.
+// it makes no progress for the time-out, the wait ends with an error that names it.
 #include "ashlar/checkpoint/writers/save_channel.h"
 
 #include <fmt/core.h>

@@ -7,10 +7,9 @@
 // A reading begins with the leader's order(): it is split among the children according to the ranks
 // below them; the results of this rank (done()) and of the children are added and go up as one.
 //   The parent repairs losses: a child's heartbeat lists its open attempts and readings, and what
-//   it
-// sent for each.  The parent answers with the result if it knows one, with "send again" if it lacks
-// what was sent, and with the order if the child has none.  Results and readings of the last kKept
-// saves are kept for that.
+// it sent for each.  The parent answers with the result if it knows one, with "send again" if it
+// lacks what was sent, and with the order if the child has none.  Results and readings of the last
+// kKept saves are kept for that.
 #include "ashlar/checkpoint/writers/save_tree.h"
 
 #include <fmt/core.h>

@@ -1,5 +1,5 @@
-// The list of all functions that the CPU implements; a backend for another device would have the
-// same list in its own namespace.
+// The list of all functions that the CPU implements; a backend for another device has the same list
+// in its own namespace.
 //
 // Each function has the name, the meaning and (hence decltype) the arguments of the function in
 // kernels/X.h.  kernels/X.cpp checks a call, records it and passes it on.  An implementation
