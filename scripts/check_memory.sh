@@ -11,7 +11,7 @@ allowed='
 ashlar/bench/checkpoint_baseline.cpp memcpy    bytes of a file that was read, into a state
 ashlar/bench/checkpoint_baseline.cpp memset    the bytes that raw writes write
 ashlar/train/saves.cpp            std::copy_n the name of a run
-ashlar/train/tensorboard.cpp      memcpy      numbers, into the bytes of a file
+ashlar/train/records/tensorboard.cpp      memcpy      numbers, into the bytes of a file
 '
 status=0 used=' '
 # reject MODULES PATTERN ADVICE: names every match in the code of the modules that is not on the list.

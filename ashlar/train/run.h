@@ -14,12 +14,12 @@
 #include "ashlar/train/loop.h"
 #include "ashlar/train/peak.h"
 #include "ashlar/train/plan.h"
+#include "ashlar/train/records/traced_steps.h"
 #include "ashlar/train/run_data.h"
 #include "ashlar/train/run_report.h"
 #include "ashlar/train/saves.h"
 #include "ashlar/train/state.h"
 #include "ashlar/train/stops.h"
-#include "ashlar/train/traced_steps.h"
 
 namespace ashlar::train {
 

@@ -11,7 +11,7 @@
 #include "ashlar/core/log.h"
 #include "ashlar/train/epochs.h"
 #include "ashlar/train/health.h"
-#include "ashlar/train/metrics.h"
+#include "ashlar/train/records/metrics.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::train {

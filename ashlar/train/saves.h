@@ -10,8 +10,8 @@
 #include "ashlar/checkpoint/writers/save_channel.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/train/group_load_ranks.h"
-#include "ashlar/train/metrics.h"
 #include "ashlar/train/node_saves.h"
+#include "ashlar/train/records/metrics.h"
 #include "ashlar/train/state.h"
 
 namespace ashlar::train {

@@ -10,8 +10,8 @@
 #include "ashlar/core/log.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/train/loop.h"
-#include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
+#include "ashlar/train/records/metrics.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::train {

@@ -1,4 +1,4 @@
-#include "ashlar/train/chart.h"
+#include "ashlar/train/records/chart.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A start's view of the rows of the starts before it.
-#include "ashlar/train/metrics.h"
+#include "ashlar/train/records/metrics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ashlar/train/tensorboard.h"
+#include "ashlar/train/records/tensorboard.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "ashlar/nn/precision.h"
+#include "ashlar/train/records/traced_steps.h"
 #include "ashlar/train/start.h"
-#include "ashlar/train/traced_steps.h"
 #include "tests/data/support.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/train/real_rank.h"

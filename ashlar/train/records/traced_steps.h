@@ -10,7 +10,7 @@
 #include "ashlar/core/log.h"
 #include "ashlar/parallel/mesh.h"
 #include "ashlar/spec/recipe.h"
-#include "ashlar/train/trace_file.h"
+#include "ashlar/train/records/trace_file.h"
 
 namespace ashlar::train {
 

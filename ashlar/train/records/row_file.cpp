@@ -1,4 +1,4 @@
-#include "ashlar/train/row_file.h"
+#include "ashlar/train/records/row_file.h"
 
 #include <algorithm>
 #include <utility>

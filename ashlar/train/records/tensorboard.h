@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "ashlar/core/files.h"
-#include "ashlar/train/row_file.h"
+#include "ashlar/train/records/row_file.h"
 
 namespace ashlar::train {
 

@@ -1,4 +1,4 @@
-#include "ashlar/train/traced_steps.h"
+#include "ashlar/train/records/traced_steps.h"
 
 #include <fmt/format.h>
 

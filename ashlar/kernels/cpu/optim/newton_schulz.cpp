@@ -26,8 +26,8 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
-#include "ashlar/kernels/cpu/newton_schulz_reference.h"
 #include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/cpu/optim/newton_schulz_reference.h"
 
 namespace ashlar::kernels::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // The fp32 passes of update.h on the vectors of isa(), over elements [0, n); no threads inside.
 #pragma once
 
-#include "ashlar/kernels/cpu/update_reference.h"
+#include "ashlar/kernels/cpu/optim/update_reference.h"
 
 namespace ashlar::kernels::cpu {
 

@@ -1,4 +1,4 @@
-#include "ashlar/train/metrics.h"
+#include "ashlar/train/records/metrics.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
-#include "ashlar/train/chart.h"
+#include "ashlar/train/records/chart.h"
 
 namespace ashlar::train {
 namespace {

@@ -1,9 +1,9 @@
 #include <cstring>
 
-#include "ashlar/kernels/cpu/update_args.h"
+#include "ashlar/kernels/cpu/optim/update_args.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/update_fast.cpp"
+#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/optim/update_fast.cpp"
 #include "ashlar/kernels/cpu/simd/dispatch.h"
 // clang-format off
 #include "hwy/foreach_target.h"

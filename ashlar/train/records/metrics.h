@@ -18,8 +18,8 @@
 #include "ashlar/core/clock.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
-#include "ashlar/train/row_file.h"
-#include "ashlar/train/tensorboard.h"
+#include "ashlar/train/records/row_file.h"
+#include "ashlar/train/records/tensorboard.h"
 
 namespace ashlar::train {
 

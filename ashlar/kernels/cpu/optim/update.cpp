@@ -3,7 +3,7 @@
 
 #include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/ops.h"
-#include "ashlar/kernels/cpu/update_args.h"
+#include "ashlar/kernels/cpu/optim/update_args.h"
 
 namespace ashlar::kernels::cpu {
 namespace {

@@ -7,7 +7,7 @@
 // The first thread is derived from the places of the second: within a step a slice lasts from the
 // first event of a place to the end of its last event.  Steps, and the gaps between them, have
 // recorded times.  An arrow (flow) leads from a post to its operation.
-#include "ashlar/train/trace_file.h"
+#include "ashlar/train/records/trace_file.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "ashlar/kernels/cpu/newton_schulz_reference.h"
+#include "ashlar/kernels/cpu/optim/newton_schulz_reference.h"
 
 #include <algorithm>
 #include <array>
