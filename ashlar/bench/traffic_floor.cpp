@@ -170,8 +170,8 @@ void add_states(std::vector<TrafficFloor>& floors, const Recipe& recipe, const P
     floors.push_back({"cp", Op::kSendReceive, "state gradients", bytes});
     return;
   }
-  // Halos go up the ranks in forward and down in backward; with zigzag both ways in both.  One rank
-  // of n sends over a border, or none.
+  // States go up the ranks in forward and down in backward; with zigzag both ways in both.  Only
+  // one rank of n sends across a border, so the mean over the ranks is an n-th of its bytes.
   const double bytes = passes * rows * double(state.numel()) / n;
   for (int64_t rank = 0; rank + 1 < p.cp; ++rank) {
     const std::string up = fmt::format("{}>{} states up", rank, rank + 1),

@@ -1,5 +1,5 @@
-// The ranks that read one step together, as each of them sees the others; one rank alone is a group
-// of one.  train/group_load_ranks.h implements it for the ranks of a run.
+// The ranks that read one step together, as each of them sees the others.  A rank that reads alone
+// is a group of one; train/group_load_ranks.h implements the ranks of a run.
 //
 // Order    all ranks call the same functions in the same order; a rank without messages may leave
 //          out post() and wait(), and no others.

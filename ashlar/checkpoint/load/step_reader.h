@@ -103,9 +103,10 @@ class StepReader {
 
   // Reads one chunk of one file and checks its CRC.  The chunk is handled in blocks that fit the
   // processor's caches: `take` gets each with its offset in the chunk, before it is known whether
-  // the chunk is right.  memory: as large as the chunk, which it then holds; or smaller, a multiple
-  // of kBlockBytes, which the chunk goes through; a direct read is as large as that.  False, after
-  // a wait: the open file was stale; it is to be opened again, and `take` will see the chunk again.
+  // the chunk is right.  `memory` either holds the whole chunk, or is a smaller multiple of
+  // kBlockBytes that the chunk passes through; it also limits the size of a direct read.  Returns
+  // false, after a wait, if the open file was stale: the caller opens it again, and `take` sees the
+  // chunk again.
   static constexpr int64_t kBlockBytes = int64_t(512) << 10;
   using TakeBlock = function_ref<void(int64_t at, std::span<const std::byte>)>;
   bool read_chunk(const File& file, size_t file_index, int64_t chunk, bool direct,

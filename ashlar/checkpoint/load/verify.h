@@ -31,9 +31,9 @@ struct VerifyReport {
   bool ok() const { return findings.empty(); }
 };
 
-// A part of the work, for several ranks that verify one step together: the step's chunks, in the
-// order of files, from number * count / of on, and the files that begin there.  Part 0 also checks
-// what belongs to no single file.  The step is good if no part finds anything.
+// One rank's share when several ranks verify a step together: the step's chunks, in the order of
+// files, from number * count / of on, and the files that begin there.  Part 0 also makes the checks
+// that concern the step as a whole.  The step is good if no part finds anything.
 struct VerifyPart {
   int number = 0, of = 1;
 };

@@ -7,9 +7,9 @@
 //   down   the result of an attempt; the ranks whose boxes the leader lacks; the files that each
 //          rank is to read back; that a part or a result did not arrive
 //
-// Every message may be lost, doubled or late.  A heartbeat lists the attempts that are open and
-// what was sent for them, so that a missing part, result or order is sent again; a new link has the
-// same effect at once.  The first part that a child sends counts, and it covers its whole subtree.
+// Every message may be lost, doubled or late.  A heartbeat lists the open attempts and the messages
+// sent for each, so that a missing part, result or order is sent again; a new link has the same
+// effect at once.  The first part that a child sends counts, and it covers its whole subtree.
 //   When a link is lost for good, the tree is broken, for all ranks and for ever: ranks tell each
 // other as far as links reach, and the others lose their links in time.  Open attempts then go
 // through the directory of the attempt (parts.h).

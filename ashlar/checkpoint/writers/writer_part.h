@@ -1,8 +1,8 @@
 // A writer's part: what it reports to the leader over the control links when its files are synced.
 //
 // The part is an index.bin of the writer's files, with the boxes in them if the leader does not
-// have them yet.  A writer's boxes are the same from save to save, and are identified by a hash:
-// what they are, and where they begin in their files after the headers, whose lengths may change.
+// have them yet.  A writer's boxes are the same from save to save.  A hash identifies them: it
+// covers the boxes and their offsets in the files behind the headers, whose lengths may change.
 // The leader keeps the last boxes of every writer.  Parts of a subtree travel as one message: their
 // entries one after another, and the sum of their cover hashes (cover.h).
 //
