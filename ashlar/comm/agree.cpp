@@ -32,11 +32,12 @@ std::string text_from_leader(Group& ranks, std::string text, std::string_view la
   return text;
 }
 
-std::vector<std::string> all_said(Group& ranks, std::string_view text, std::string_view label) {
+std::vector<std::string> all_said(Group& ranks, std::string_view text, std::string_view label,
+                                  void (*wait)(Work)) {
   std::vector<int64_t> own{int64_t(text.size())}, sizes(size_t(ranks.size()));
-  ranks.all_gather(tensor_over(std::span(own)), tensor_over(std::span(sizes)), label).wait();
+  wait(ranks.all_gather(tensor_over(std::span(own)), tensor_over(std::span(sizes)), label));
   std::string mine(text), all(size_t(std::reduce(sizes.begin(), sizes.end())), '\0');
-  ranks.all_gather(tensor_over(bytes_of(mine)), tensor_over(bytes_of(all)), label, sizes).wait();
+  wait(ranks.all_gather(tensor_over(bytes_of(mine)), tensor_over(bytes_of(all)), label, sizes));
   std::vector<std::string> texts;
   size_t begin = 0;
   for (const int64_t size : sizes) {

@@ -18,8 +18,10 @@ void add_up(Group& ranks, std::span<int64_t> values, std::string_view label);
 int64_t from_leader(Group& ranks, int64_t value, std::string_view label);
 void from_leader(Group& ranks, std::span<uint8_t> bytes, std::string_view label);
 std::string text_from_leader(Group& ranks, std::string text, std::string_view label);
-// The texts of all ranks, in their order.
-std::vector<std::string> all_said(Group& ranks, std::string_view text, std::string_view label);
+// The texts of all ranks, in their order.  `wait` waits for an operation in place of Work::wait.
+std::vector<std::string> all_said(
+    Group& ranks, std::string_view text, std::string_view label,
+    void (*wait)(Work) = [](Work work) { work.wait(); });
 // The text of the lowest rank whose text is not empty; "" if all are.
 std::string first_said(Group& ranks, std::string_view text, std::string_view label);
 

@@ -60,10 +60,6 @@ class CpGather final : public CpKeys {
            const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator);
   void assign() override;
   void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
-  void post_backward(const kernels::Context& ctx, const nn::Pass& pass,
-                     const kernels::Attention& x) override {
-    post_keys(ctx, pass, x);
-  }
   void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
                        const kernels::AttentionGradients&) override;
@@ -140,10 +136,6 @@ class CpRing final : public CpKeys {
          const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator);
   void assign() override;
   void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
-  void post_backward(const kernels::Context& ctx, const nn::Pass& pass,
-                     const kernels::Attention& x) override {
-    post_keys(ctx, pass, x);
-  }
   void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
                        const kernels::AttentionGradients&) override;

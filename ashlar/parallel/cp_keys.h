@@ -34,6 +34,11 @@ class CpKeys : public nn::KeyExchange {
                                       const nn::Types& types, Allocator& allocator);
   // Call after the parts changed.  Allocates nothing.
   virtual void assign() = 0;
+  // Sends the keys once more.
+  void post_backward(const kernels::Context& ctx, const nn::Pass& pass,
+                     const kernels::Attention& x) override {
+    post_keys(ctx, pass, x);
+  }
 
  protected:
   CpKeys(comm::Group& ranks, const CpSplit& split, const CpParts& parts)

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <thread>
+
+#include "ashlar/comm/agree.h"
 
 namespace ashlar::train {
 namespace {
@@ -62,18 +63,7 @@ std::string GroupLoadRanks::from_leader(std::string bytes) {
 }
 
 std::vector<std::string> GroupLoadRanks::all_gather(std::string_view bytes) {
-  std::vector<int64_t> own{int64_t(bytes.size())};
-  std::vector<int64_t> sizes(static_cast<size_t>(size()));
-  await(ranks_.all_gather(tensor_over(std::span(own)), tensor_over(std::span(sizes)), kLabel));
-  std::string mine(bytes), all(size_t(std::reduce(sizes.begin(), sizes.end())), '\0');
-  await(ranks_.all_gather(bytes_of(mine), bytes_of(all), kLabel, sizes));
-  std::vector<std::string> texts;
-  size_t begin = 0;
-  for (const int64_t size : sizes) {
-    texts.push_back(all.substr(begin, size_t(size)));
-    begin += size_t(size);
-  }
-  return texts;
+  return comm::all_said(ranks_, bytes, kLabel, await);
 }
 
 void GroupLoadRanks::post(std::vector<Message> sends, std::vector<Message> receives) {

@@ -290,9 +290,7 @@ void write_minimax(const ModelSpec& model, HfLayout, Json& json) {
   write("full_attn", blocks.softmax_factors);
   write("linear_attn", blocks.linear_factors);
   write("mlp", blocks.feed_forward_factors);
-  json["intermediate_size"] = blocks.moe->width;
-  json["router_jitter_noise"] = 0.0;
-  write_window(blocks, json);
+  write_mixtral_blocks(blocks, json);
 }
 
 void write_qwen3_next(const ModelSpec& model, HfLayout, Json& json) {

@@ -146,9 +146,7 @@ bool states_qwen3_moe(const ModelSpec& model) {
 void write_mixtral(const ModelSpec& model, HfLayout, Json& json) {
   const HfBlocks blocks(model);
   write_mixture(model, blocks, json);
-  json["intermediate_size"] = blocks.moe->width;
-  json["router_jitter_noise"] = 0.0;
-  write_window(blocks, json);
+  write_mixtral_blocks(blocks, json);
 }
 
 void write_qwen3_moe(const ModelSpec& model, HfLayout, Json& json) {
@@ -180,6 +178,12 @@ void write_mixture(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
   json["num_experts_per_tok"] = blocks.moe->experts_of_token();
   json["num_local_experts"] = blocks.moe->num_experts;
   json["output_router_logits"] = false;
+}
+
+void write_mixtral_blocks(const HfBlocks& blocks, Json& json) {
+  json["intermediate_size"] = blocks.moe->width;
+  json["router_jitter_noise"] = 0.0;
+  write_window(blocks, json);
 }
 
 void write_sparse_blocks(const ModelSpec& model, const HfBlocks& blocks, Json& json) {

@@ -30,6 +30,8 @@ void read_dense_blocks(const HfFields& fields, HfConfig& config);
 bool states_router(const MoeSpec* moe);
 bool states_renormalized_router(const MoeSpec* moe);
 void write_mixture(const ModelSpec& model, const HfBlocks& blocks, Json& json);
+// Writes the experts' width and the window as Mixtral's configs state them.
+void write_mixtral_blocks(const HfBlocks& blocks, Json& json);
 // Writes the mixture's sizes and the dense blocks as Qwen's configs state them.
 void write_sparse_blocks(const ModelSpec& model, const HfBlocks& blocks, Json& json);
 

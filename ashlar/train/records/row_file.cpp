@@ -9,6 +9,18 @@
 #include "ashlar/core/threads.h"
 
 namespace ashlar::train {
+namespace {
+
+// Empties `from`; keeps the memory of both if `to` is empty.
+void move_rows(std::string& from, std::string& to) {
+  if (to.empty())
+    std::swap(from, to);
+  else
+    to += from;
+  from.clear();
+}
+
+}  // namespace
 
 RowFile::RowFile(FileSystem& files, std::string path, std::unique_ptr<File> file, Log& log)
     : files_(files),
@@ -39,11 +51,7 @@ RowFile::~RowFile() {
 void RowFile::add(std::string& rows) {
   {
     const std::lock_guard lock(mutex_);
-    if (added_.empty())
-      std::swap(added_, rows);
-    else
-      added_ += rows;
-    rows.clear();
+    move_rows(rows, added_);
     wanted_ = true;
   }
   changed_.notify_all();
@@ -78,11 +86,7 @@ void RowFile::write_loop() {
     changed_.wait(lock, [&] { return stop_ || wanted_; });
     if (!wanted_) return;
     wanted_ = false;
-    if (writing_.empty())
-      std::swap(writing_, added_);
-    else
-      writing_ += added_;
-    added_.clear();
+    move_rows(added_, writing_);
     busy_ = true;
     lock.unlock();
     std::exception_ptr error;
