@@ -6,7 +6,7 @@
 
 namespace ashlar::kernels::cpu::gemm {
 
-// Element (i, j) stands at data + (i * row_stride + j * col_stride) elements.
+// Element (i, j) is at data + (i * row_stride + j * col_stride) elements.
 struct Strided {
   std::byte* data;
   DType dtype;
