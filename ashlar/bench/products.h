@@ -1,5 +1,5 @@
-// The speed of matrix products and Newton-Schulz at training shapes, compared with the peak of the
-// machine's registers.
+// The speed of matrix products, attention and Newton-Schulz at training shapes, compared with the
+// peak of the machine's registers.
 //
 // Every row warms up, then repeats for about 0.1 s; times are wall clock over all threads.
 #pragma once
@@ -20,8 +20,9 @@ struct ProductReport {
   std::vector<ProductRow> rows;
 };
 
-// compute: BF16 or F32, on isa().
-ProductReport measure_products(int num_threads, DType compute);
+// compute: BF16 or F32, on isa().  only: measures the rows whose "shape op" holds it.
+// Errors  kConfig if there is none.
+ProductReport measure_products(int num_threads, DType compute, std::string_view only = "");
 
 std::string to_text(const ProductReport& report);
 std::string to_json_line(const ProductReport& report);

@@ -1,5 +1,5 @@
-// ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype
-// bf16|fp32]; ashlar bench linear-attention [--dtype bf16|fp32] [--tokens N]; ashlar bench ranks
+// ashlar bench step RECIPE.toml [section.key=value ...]; ashlar bench products [--dtype bf16|fp32]
+// [--only TEXT]; ashlar bench linear-attention [--dtype bf16|fp32] [--tokens N]; ashlar bench ranks
 // RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]; ashlar bench memory
 // RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]; ashlar bench checkpoint
 // [--workload NAME,...] [--dir DIR] [--ranks N] [--no-sync]
@@ -225,7 +225,7 @@ void add_bench(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
   group->require_subcommand(1);
   struct Flags {
-    std::string recipe, dtype = "auto";
+    std::string recipe, dtype = "auto", only;
     std::vector<std::string> overrides;
     int64_t steps = 10;
     int threads = 0;
@@ -253,15 +253,16 @@ void add_bench(CLI::App& app, CommandAction& action) {
   add_linear_attention(*group, action);
   add_checkpoint(*group, action);
 
-  CLI::App* products =
-      group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");
+  CLI::App* products = group->add_subcommand(
+      "products", "matrix products, attention and Newton-Schulz at training shapes");
   products->add_option("--dtype", flags->dtype, "auto, bf16 or fp32")->capture_default_str();
   products->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
+  products->add_option("--only", flags->only, "only rows whose shape and op hold this text");
   products->add_flag("--json", flags->json, "one JSON line");
   products->callback([flags, &action] {
     action = [flags](Log&) {
       const bench::ProductReport report =
-          bench::measure_products(flags->threads, parse_compute(flags->dtype));
+          bench::measure_products(flags->threads, parse_compute(flags->dtype), flags->only);
       print_lines(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };
