@@ -2,7 +2,8 @@
 """Tokens per second of one training step: Ashlar against Hugging Face transformers on PyTorch.
 
 ZAYA1 (nano, small) against ZayaForCausalLM, a dense model (llama-nano) against LlamaForCausalLM, a mixture with a
-linear router (moe-nano) against Qwen3MoeForCausalLM.  Both run in alternation within one run: a few PyTorch steps, then
+linear router (moe-nano) against Qwen3MoeForCausalLM, gated DeltaNet with softmax attention (hybrid-nano) against
+Qwen3NextForCausalLM.  Both run in alternation within one run: a few PyTorch steps, then
 a short Ashlar run, again and again, so that a machine whose speed drifts drifts for both.  PyTorch takes its best
 variant: eager or compiled; fused or foreach AdamW; grouped_mm, batched_mm or eager experts; and
 
@@ -12,8 +13,8 @@ variant: eager or compiled; fused or foreach AdamW; grouped_mm, batched_mm or ea
   bf16 weights    weights, activations, gradients and AdamW's moments in bf16
 
 Ashlar runs the same shapes like for like (AdamW for every parameter, a row is one sequence), then with its defaults:
-documents kept apart, and Muon.  llama-nano and moe-nano compare fp32 with the best of fp32 and bf16 with the best of
-bf16.  Both have the same number of parameters, or nothing is measured.  The balancing loss of moe-nano is on or off in
+documents kept apart, and Muon.  llama-nano, moe-nano and hybrid-nano compare fp32 with the best of fp32 and bf16 with
+the best of bf16.  hybrid-nano gets the output gate and the zero-centred norms that Qwen3-Next has.  Both have the same number of parameters, or nothing is measured.  The balancing loss of moe-nano is on or off in
 both (--aux-loss); transformers takes one loss of all mixtures, so that its coefficient is the recipe's times their
 number (docs/recipes.md).
 
@@ -52,8 +53,18 @@ SHAPES = {
                      num_hidden_layers=7, num_attention_heads=8, num_key_value_heads=4, head_dim=64, num_experts=8,
                      num_experts_per_tok=2, norm_topk_prob=True, moe_intermediate_size=704, tie_word_embeddings=True,
                      rms_norm_eps=1e-6, output_router_logits=True, router_aux_loss_coef=7 * 0.01, batch=4, tokens=512),
+    # Every block has a dense feed-forward; what is said of experts is not used.
+    "hybrid-nano": dict(model_type="qwen3_next", rope_parameters=ROPE | {"partial_rotary_factor": 1.0},
+                        partial_rotary_factor=1.0, vocab_size=8192, hidden_size=512, num_hidden_layers=8,
+                        num_attention_heads=8, num_key_value_heads=4, head_dim=64, intermediate_size=1280,
+                        layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 2,
+                        mlp_only_layers=list(range(8)), linear_num_key_heads=4, linear_num_value_heads=8,
+                        linear_key_head_dim=64, linear_value_head_dim=64, linear_conv_kernel_dim=4,
+                        tie_word_embeddings=True, batch=4, tokens=512),
 }
-STEPS = {"nano": 20, "small": 5, "llama-nano": 20, "moe-nano": 20}  # of an Ashlar run
+STEPS = {"nano": 20, "small": 5, "llama-nano": 20, "moe-nano": 20, "hybrid-nano": 20}  # of an Ashlar run
+# What the recipe lacks of the peer's model, in every row.
+MODEL_KEYS = {"hybrid-nano": ["model.attention_output_gate=true", "model.zero_centered_norm=true"]}
 
 APART = "data.document_reset=true"
 ONE = "data.document_reset=false"
@@ -72,7 +83,7 @@ PRECISION_ROWS = {
 }
 # Newton-Schulz of 385 M parameters is meant for larger batches.
 ROWS = {"nano": ZAYA_ROWS, "small": {k: v for k, v in ZAYA_ROWS.items() if "muon" not in k},
-        "llama-nano": PRECISION_ROWS, "moe-nano": PRECISION_ROWS}
+        "llama-nano": PRECISION_ROWS, "moe-nano": PRECISION_ROWS, "hybrid-nano": PRECISION_ROWS}
 
 
 class Variant(NamedTuple):
@@ -93,11 +104,11 @@ def make_model(shape, experts):
     return model
 
 
-def check_parameters(binary, recipe, shape):
+def check_parameters(binary, recipe, shape, keys):
     """Ends the program unless both models have the same number of parameters."""
     with torch.device("meta"):
         theirs = sum(p.numel() for p in make_model(shape, "").parameters())
-    plan = subprocess.run([binary, "plan", "dry-run", recipe, "--json"], capture_output=True, text=True, check=True)
+    plan = subprocess.run([binary, "plan", "dry-run", recipe, *keys, "--json"], capture_output=True, text=True, check=True)
     ours = json.loads(plan.stdout)["model"]["parameters"]
     if ours != theirs:
         sys.exit(f"{recipe} has {ours} parameters, PyTorch's model {theirs}; the shapes of train_step.py and the "
@@ -179,6 +190,14 @@ def undisturbed(measure, tries):
     return result
 
 
+def keep(args, **what):
+    """Appends a line to the file of raw results."""
+    if args.raw:
+        with open(args.raw, "a") as file:
+            file.write(json.dumps({"model": args.model, "torch": torch.__version__, "time": time.time(),
+                                   "load": os.getloadavg()[0], **what}) + "\n")
+
+
 def best_variants(shape, kinds, args):
     """The fastest variant of each kind, which its precision begins with.  One is in memory at a time."""
     rates = {}
@@ -188,7 +207,7 @@ def best_variants(shape, kinds, args):
         peer = None
         for optimizer in ("fused", "foreach"):
             variant = Variant(precision, compiled, expert, optimizer)
-            if args.only not in str(variant):
+            if not any(text in str(variant) for text in args.only or [""]):
                 continue
             try:
                 check_memory(shape, variant)
@@ -196,6 +215,7 @@ def best_variants(shape, kinds, args):
                 peer.use(variant)
                 peer.step()
                 rates[variant] = undisturbed(lambda: peer.tokens_per_second(seconds=args.seconds), args.tries)
+                keep(args, variant=str(variant), tokens_per_s=rates[variant], first_step_s=peer.first_step_s)
                 print(f"  PyTorch {str(variant):<44} {rates[variant]:8.0f} tokens/s  "
                       f"(first step {peer.first_step_s:.1f} s)", flush=True)
             except Exception as error:  # a variant that this PyTorch cannot run is reported, not hidden
@@ -230,7 +250,10 @@ def main():
     parser.add_argument("--model", choices=SHAPES, default="nano")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8, help="time given to each PyTorch variant at first")
-    parser.add_argument("--only", default="", help="only PyTorch variants whose name holds this")
+    parser.add_argument("--only", action="append", help="only PyTorch variants whose name holds this; may be given "
+                        "several times")
+    parser.add_argument("--rows", help="only these rows of the comparison, with semicolons")
+    parser.add_argument("--raw", help="append every rate and round to this file, a JSON line each")
     parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa", help="PyTorch's attention")
     parser.add_argument("--aux-loss", choices=("on", "off"), default="on", help="of moe-nano, in both programs")
     parser.add_argument("--tries", type=int, default=60, help="how often a disturbed time is measured at most")
@@ -243,7 +266,13 @@ def main():
     if args.aux_loss == "off" and "router_aux_loss_coef" in shape:
         shape |= {"output_router_logits": False, "router_aux_loss_coef": 0.0}
         rows = {row: (kind, [*keys, "moe.router_aux_loss_coef=0"]) for row, (kind, keys) in rows.items()}
-    check_parameters(args.ashlar, args.recipe, shape)
+    if args.rows:
+        chosen = [row.strip() for row in args.rows.split(";")]
+        if unknown := set(chosen) - set(rows):
+            sys.exit(f"--rows has {', '.join(sorted(unknown))}; expected some of: {'; '.join(rows)}")
+        rows = {row: rows[row] for row in chosen}
+    model_keys = MODEL_KEYS.get(args.model, [])
+    check_parameters(args.ashlar, args.recipe, shape, model_keys)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"{args.model}: {shape['batch']} x {shape['tokens']} tokens a step, PyTorch {torch.__version__}, "
           f"{torch.get_num_threads()} threads; load {os.getloadavg()[0]:.2f}", flush=True)
@@ -257,8 +286,9 @@ def main():
             kind, overrides = rows[row]
             theirs, ours = undisturbed(lambda: (
                 peers[best[kind]].tokens_per_second(max(2, steps // 2)),
-                ashlar_rate(args.ashlar, args.recipe, shape, args.data, steps, overrides)), args.tries)
+                ashlar_rate(args.ashlar, args.recipe, shape, args.data, steps, model_keys + overrides)), args.tries)
             pairs[row].append((theirs, ours))
+            keep(args, round=number, row=row, variant=str(best[kind]), theirs=theirs, ours=ours)
             print(f"  round {number} (load {os.getloadavg()[0]:.2f}): PyTorch ({best[kind]}) {theirs:8.0f}, "
                   f"Ashlar ({row}) {ours:8.0f} tokens/s, ratio {ours / theirs:.2f}", flush=True)
     for row, measured in pairs.items():

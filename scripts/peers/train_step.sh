@@ -2,8 +2,8 @@
 # Tokens per second of a whole training step, Ashlar against Hugging Face transformers on PyTorch, measured in
 # alternation by train_step.py.  Before that: a dataset with the recipe's vocabulary, kept under build/peers.
 #
-#   scripts/peers/train_step.sh [--model nano|small|llama-nano|moe-nano] [--text FILE] [--tokenizer sentencepiece|byte]
-#                               [flags of train_step.py]
+#   scripts/peers/train_step.sh [--model nano|small|llama-nano|moe-nano|hybrid-nano] [--text FILE]
+#                               [--tokenizer sentencepiece|byte] [flags of train_step.py]
 #
 # FILE is any text or JSONL file; default: the quick start's corpus, or the dictionary that it is made of.  A tokenizer
 # of the recipe's vocabulary is trained on it (a minute); `byte` needs no training and suits short texts.
@@ -26,8 +26,8 @@ while [ $# -gt 0 ]; do
 done
 case $model in
   nano | small) recipe=recipes/zaya1-$model.toml ;;
-  llama-nano | moe-nano) recipe=recipes/$model.toml ;;
-  *) echo "train_step: --model is $model; expected nano, small, llama-nano or moe-nano" >&2; exit 2 ;;
+  llama-nano | moe-nano | hybrid-nano) recipe=recipes/$model.toml ;;
+  *) echo "train_step: --model is $model; expected nano, small, llama-nano, moe-nano or hybrid-nano" >&2; exit 2 ;;
 esac
 case $tokenizer in
   sentencepiece | byte) ;;
