@@ -26,8 +26,8 @@ std::string Health::spike(double loss, double norm, const Largest& largest, Of o
   return "";
 }
 
-Verdict Health::judge(int64_t step, double loss, double gradient_norm) {
-  Verdict verdict;
+StepVerdict Health::judge(int64_t step, double loss, double gradient_norm) {
+  StepVerdict verdict;
   if (!std::isfinite(loss) || !std::isfinite(gradient_norm)) {
     verdict.reason = fmt::format("loss is {}, gradient norm is {}", loss, gradient_norm);
     ++state_.non_finite;

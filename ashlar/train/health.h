@@ -24,7 +24,7 @@
 
 namespace ashlar::train {
 
-struct Verdict {
+struct StepVerdict {
   bool apply = true;   // false: skip the update
   std::string reason;  // of a skip, with the key that decided
   std::string level;   // of an applied step that would be a spike if none had been skipped before
@@ -42,7 +42,7 @@ struct HealthState {
 class Health {
  public:
   explicit Health(const HealthSpec& spec);
-  Verdict judge(int64_t step, double loss, double gradient_norm);
+  StepVerdict judge(int64_t step, double loss, double gradient_norm);
   // A message that the budget of skips is used up, with the remedy; "" if it is not.
   std::string over_budget() const;
 

@@ -111,7 +111,7 @@ bool Run::step() {
   const double stall_before = data_->stall_s();
   if (!run_micro_batches()) return false;
   const StepStats stats = measure();
-  const Verdict verdict = judge(stats);
+  const StepVerdict verdict = judge(stats);
   update(stats, verdict);
   report_.epochs(counters_.step, data_->epochs_begun());
   if (!verdict.apply) report_skip(stats, verdict);
@@ -151,12 +151,12 @@ StepStats Run::measure() {
   return stats;
 }
 
-Verdict Run::judge(const StepStats& stats) {
+StepVerdict Run::judge(const StepStats& stats) {
   if (stats.num_targets == 0) return {false, "none of its tokens has a target", ""};
   return health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm);
 }
 
-void Run::update(const StepStats& stats, const Verdict& verdict) {
+void Run::update(const StepStats& stats, const StepVerdict& verdict) {
   const auto start = Clock::now();
   saves_->before_update();  // the save of an earlier step still copies what apply() changes
   blocked_s_ += seconds_since(start);
@@ -168,7 +168,7 @@ void Run::update(const StepStats& stats, const Verdict& verdict) {
 }
 
 // The row without the members that follow from the time of the step.
-StepRow Run::row_of(const StepStats& stats, const Verdict& verdict) {
+StepRow Run::row_of(const StepStats& stats, const StepVerdict& verdict) {
   const MemoryCounts memory = resources_.allocator.counts();
   return {.step = counters_.step,
           .samples = counters_.samples,
@@ -200,7 +200,7 @@ void Run::give_up_over_budget() {
                          : fmt::format("the last good checkpoint, step {}, is untouched", newest));
 }
 
-void Run::report_skip(const StepStats& stats, const Verdict& verdict) {
+void Run::report_skip(const StepStats& stats, const StepVerdict& verdict) {
   const std::string culprit =
       std::isfinite(stats.gradient_norm)
           ? ""

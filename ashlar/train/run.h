@@ -51,10 +51,10 @@ class Run {
   bool step();  // false: it was left undone
   bool run_micro_batches();
   StepStats measure();
-  Verdict judge(const StepStats& stats);
-  void update(const StepStats& stats, const Verdict& verdict);
-  void report_skip(const StepStats& stats, const Verdict& verdict);
-  StepRow row_of(const StepStats& stats, const Verdict& verdict);
+  StepVerdict judge(const StepStats& stats);
+  void update(const StepStats& stats, const StepVerdict& verdict);
+  void report_skip(const StepStats& stats, const StepVerdict& verdict);
+  StepRow row_of(const StepStats& stats, const StepVerdict& verdict);
   int64_t tokens_per_step() const {
     return recipe_.train.global_batch * recipe_.data.sequence_length;
   }

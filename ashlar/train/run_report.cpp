@@ -47,11 +47,11 @@ void RunReport::step(const StepRow& row) {
   if (metrics_) metrics_->step(row);
 }
 
-void RunReport::new_level(int64_t step, const Verdict& verdict) {
+void RunReport::new_level(int64_t step, const StepVerdict& verdict) {
   log_.info("step {} is applied, as a new level and no spike: {}", step, verdict.level);
 }
 
-void RunReport::skipped(int64_t step, const StepStats& stats, const Verdict& verdict,
+void RunReport::skipped(int64_t step, const StepStats& stats, const StepVerdict& verdict,
                         const std::vector<int64_t>& samples, const std::string& bad_gradient) {
   const bool tells = stats.num_targets > 0 || !std::exchange(told_of_no_targets_, true);
   if (tells)

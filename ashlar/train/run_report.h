@@ -29,8 +29,8 @@ class RunReport {
   void set_peak(double peak_flops);
   void step(const StepRow& row);
   // A step that was applied although it was a spike, and one that was skipped.
-  void new_level(int64_t step, const Verdict& verdict);
-  void skipped(int64_t step, const StepStats& stats, const Verdict& verdict,
+  void new_level(int64_t step, const StepVerdict& verdict);
+  void skipped(int64_t step, const StepStats& stats, const StepVerdict& verdict,
                const std::vector<int64_t>& samples, const std::string& bad_gradient);
   void epochs(int64_t step, const std::vector<EpochBegun>& begun);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);

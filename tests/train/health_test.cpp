@@ -48,7 +48,7 @@ TEST(Health, LossAndGradientNormAreJudgedByTheLargestOfTheWindow) {
                                         {loss * 1.001, norm * 1.001, "loss "},
                                         {-100.0, 0.0, ""}}) {
       Health health = after_window(s);
-      const Verdict verdict = health.judge(17, l, n);
+      const StepVerdict verdict = health.judge(17, l, n);
       EXPECT_EQ(verdict.apply, *culprit == 0) << ratio << " " << rise << ": " << l << ", " << n;
       EXPECT_EQ(verdict.reason.empty(), verdict.apply);
       EXPECT_TRUE(verdict.reason.starts_with(culprit)) << verdict.reason;
@@ -81,7 +81,7 @@ TEST(Health, TheWindowIsFullAfterItsSize) {
 TEST(Health, ASecondSpikeOfTheSameHeightIsANewLevel) {
   Health health = after_window(spec());
   EXPECT_FALSE(health.judge(17, 3.0, 300.0).apply);
-  const Verdict second = health.judge(18, 3.0, 310.0);
+  const StepVerdict second = health.judge(18, 3.0, 310.0);
   EXPECT_TRUE(second.apply);
   EXPECT_EQ(second.level,
             "gradient norm 310 is more than 3 (health.max_norm_ratio) times the largest before the "
@@ -99,7 +99,7 @@ TEST(Health, ALevelIsComparedWithWhatWasBeforeTheWholeRowOfSkips) {
   EXPECT_FALSE(health.judge(17, 5.0, 3.0).apply);
   EXPECT_FALSE(health.judge(18, kNan, 3.0).apply);
   EXPECT_FALSE(health.judge(19, 7.0, 3.0).apply);
-  const Verdict level = health.judge(20, 6.5, 3.0);
+  const StepVerdict level = health.judge(20, 6.5, 3.0);
   EXPECT_TRUE(level.apply);
   EXPECT_EQ(level.level,
             "loss 6.5 is more than 1 (health.max_loss_rise) above the largest before the skip, 3");
@@ -235,7 +235,7 @@ TEST(Health, HealthyRunsWithLongTailsGoOn) {
     Health health{HealthSpec{}};
     const std::vector<StepValues> values = long_tailed(uint64_t(run), kSteps);
     for (int64_t step = 0; step < kSteps; ++step) {
-      const Verdict verdict =
+      const StepVerdict verdict =
           health.judge(step + 1, values[size_t(step)].loss, values[size_t(step)].norm);
       EXPECT_TRUE(verdict.apply) << "run " << run << ", step " << step << ": " << verdict.reason;
       if (step < 128) continue;
