@@ -1,4 +1,4 @@
-// Reads a Recipe from text.  No other file includes toml++.
+// Reads a Recipe from text.
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
