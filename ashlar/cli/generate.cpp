@@ -1,7 +1,5 @@
-// ashlar generate --model DIR (--prompt TEXT | --prompt-file FILE | --ids ...) [--max-tokens N
+// ashlar generate --model DIR (--prompt TEXT ... | --prompt-file FILE | --ids ...) [--max-tokens N
 // --temperature X --top-k K --top-p P --seed S]
-#include "ashlar/eval/generate.h"
-
 #include <fmt/ranges.h>
 #include <unistd.h>
 
@@ -15,16 +13,20 @@
 #include "ashlar/data/stream_decoder.h"
 #include "ashlar/eval/generation_config.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/eval/prompts.h"
+#include "ashlar/eval/slots.h"
 #include "ashlar/nn/precision.h"
 
 namespace ashlar::cli {
 namespace {
 
 constexpr int64_t kPrefillChunk = 256;
+constexpr std::string_view kJsonLines = ".jsonl";
 
 struct GenerateFlags {
   std::string model, ids, prompt_file, dtype = "auto";
-  std::optional<std::string> prompt;
+  std::vector<std::string> prompts;
+  int64_t num_slots = 16;
   std::optional<int64_t> max_tokens, top_k;
   std::optional<double> temperature, top_p;
   int64_t seed = int64_t(eval::SamplingSpec{}.seed);
@@ -34,7 +36,7 @@ struct GenerateFlags {
 
 // The settings of the flags and, where they are not given, of the model's files.
 eval::GenerateSpec spec_of(const GenerateFlags& flags, const eval::GenerationConfig& config,
-                           int64_t num_prompt_ids) {
+                           int64_t num_prompt_ids, uint64_t prompt) {
   eval::GenerateSpec spec;
   if (config.max_length)
     spec.max_tokens =
@@ -46,6 +48,7 @@ eval::GenerateSpec spec_of(const GenerateFlags& flags, const eval::GenerationCon
   sampling.top_k = flags.top_k.value_or(sampling.top_k);
   sampling.top_p = flags.top_p.value_or(sampling.top_p);
   sampling.seed = uint64_t(flags.seed);
+  sampling.prompt = prompt;
   if (!flags.ignore_eos) spec.stop_ids = config.stop_ids;
   return spec;
 }
@@ -69,7 +72,7 @@ void say_what_holds(const eval::GenerationConfig& config, const eval::GenerateSp
 }
 
 void check(const GenerateFlags& flags) {
-  const int given = flags.prompt.has_value() + !flags.prompt_file.empty() + !flags.ids.empty();
+  const int given = !flags.prompts.empty() + !flags.prompt_file.empty() + !flags.ids.empty();
   ASHLAR_REQUIRE(given == 1, kConfig, "give one of --prompt, --prompt-file and --ids");
   // Larger numbers are read as the largest.
   ASHLAR_REQUIRE(flags.seed >= 0 && flags.seed < INT64_MAX, kConfig,
@@ -77,6 +80,8 @@ void check(const GenerateFlags& flags) {
   const auto max_tokens = flags.max_tokens.value_or(1);
   ASHLAR_REQUIRE(max_tokens > 0 && max_tokens <= eval::kMaxTokens, kConfig,
                  "--max-tokens is {}; expected 1 to {}", max_tokens, eval::kMaxTokens);
+  ASHLAR_REQUIRE(flags.num_slots > 0, kConfig, "--slots is {}; expected 1 or more",
+                 flags.num_slots);
   eval::validate({.temperature = flags.temperature.value_or(0),
                   .top_k = flags.top_k.value_or(0),
                   .top_p = flags.top_p.value_or(1)});
@@ -92,12 +97,59 @@ void warn_of_added_tokens(const std::string& prompt, const data::TextFiles& file
           printable(token.content), token.id);
 }
 
-int64_t length_of(const std::vector<int32_t>& ids, int64_t max_tokens) {
-  const int64_t length = int64_t(ids.size()) + max_tokens;
-  ASHLAR_REQUIRE(length <= eval::kMaxTokens, kConfig,
+// A prompt and the settings under which it is continued.
+struct Request {
+  std::vector<int32_t> ids;
+  eval::GenerateSpec spec;
+  int64_t length() const { return int64_t(ids.size()) + spec.max_tokens; }
+};
+
+void check_length(const Request& request) {
+  ASHLAR_REQUIRE(request.length() <= eval::kMaxTokens, kConfig,
                  "--max-tokens is {} after {} tokens of the prompt; expected at most {} together",
-                 max_tokens, ids.size(), eval::kMaxTokens);
-  return length;
+                 request.spec.max_tokens, request.ids.size(), eval::kMaxTokens);
+}
+
+// The files that text is encoded and shown with.
+struct TextTools {
+  std::unique_ptr<data::Tokenizer> tokenizer;  // null: the model has none
+  data::TextFiles files;
+};
+
+std::vector<eval::Prompt> read_prompts(const GenerateFlags& flags, FileSystem& files) {
+  std::vector<eval::Prompt> prompts;
+  for (const std::string& text : flags.prompts)
+    prompts.push_back({text, fmt::format("--prompt {}", prompts.size() + 1)});
+  if (flags.prompt_file.empty()) return prompts;
+  const std::string text = read_text(files, flags.prompt_file);
+  if (flags.prompt_file.ends_with(kJsonLines)) return eval::parse_prompts(text, flags.prompt_file);
+  return {{text, flags.prompt_file}};
+}
+
+bool has_many(const GenerateFlags& flags) {
+  return flags.prompts.size() > 1 || flags.prompt_file.ends_with(kJsonLines);
+}
+
+// The ids of all prompts.  Of several, none may be longer than the model is meant for.
+std::vector<std::vector<int32_t>> read_ids(const GenerateFlags& flags,
+                                           const std::vector<eval::Prompt>& prompts,
+                                           const eval::ModelSource& source, const TextTools& tools,
+                                           Log& log) {
+  std::vector<std::vector<int32_t>> all;
+  if (!flags.ids.empty()) {
+    all.push_back(parse_ids(flags.ids));
+  } else {
+    const int64_t positions = source.spec.max_positions;
+    for (const eval::Prompt& prompt : prompts) {
+      warn_of_added_tokens(prompt.text, tools.files, log);
+      all.push_back(eval::encode_text(prompt.text, *tools.tokenizer, tools.files));
+      ASHLAR_REQUIRE(!has_many(flags) || int64_t(all.back().size()) <= positions, kData,
+                     "{}: the prompt has {} tokens; {} is meant for {} (max_position_embeddings)",
+                     prompt.place, all.back().size(), source.path, positions);
+    }
+  }
+  for (const std::vector<int32_t>& ids : all) eval::check_ids(ids, source);
+  return all;
 }
 
 // Text of a model, for a terminal: no control character but line ends and tabs.
@@ -122,10 +174,15 @@ class Printer {
     show(text);
   }
   void token(int32_t id) { show(stream_ ? stream_->push(id) : fmt::format("{} ", id)); }
-  void finish(const std::vector<int32_t>& ids) {
+  // index: the prompt's, where several are given.
+  void finish(const std::vector<int32_t>& ids, std::optional<int64_t> index) {
     if (stream_) show(stream_->finish());
     if (!json_) return print_part("\n");
-    print_json(nlohmann::ordered_json{{"ids", ids}, {"text", stream_ ? text_ : ""}}.dump());
+    nlohmann::ordered_json line;
+    if (index) line["index"] = *index;
+    line["ids"] = ids;
+    line["text"] = stream_ ? text_ : "";
+    print_json(line.dump());
   }
 
  private:
@@ -140,49 +197,96 @@ class Printer {
   bool json_, terminal_;
 };
 
+// Prints the results of all prompts in their order: that of the first which has not ended as it
+// comes, those behind it when their turn comes.
+class Results {
+ public:
+  Results(const std::vector<Request>& requests, const TextTools& tools, bool json, bool many)
+      : requests_(requests),
+        tools_(tools),
+        json_(json),
+        many_(many),
+        made_(requests.size()),
+        ended_(requests.size(), false) {
+    begin();
+  }
+  void add(const eval::PromptSlots::NewToken& token) {
+    const auto number = size_t(token.request);
+    made_[number].push_back(token.id);
+    ended_[number] = token.last;
+    if (number == current_) print(token.id);
+    while (current_ < requests_.size() && ended_[current_]) end();
+  }
+
+ private:
+  void begin() {
+    if (many_ && !json_)
+      print_part(fmt::format("{}==> {} of {} <==\n", current_ > 0 ? "\n" : "", current_ + 1,
+                             requests_.size()));
+    printer_.emplace(tools_.tokenizer.get(), tools_.files.added, json_);
+    printer_->prompt(requests_[current_].ids);
+  }
+  void print(int32_t id) {
+    if (!requests_[current_].spec.stops_at(id) || !tools_.tokenizer) printer_->token(id);
+  }
+  void end() {
+    std::vector<int32_t> ids = requests_[current_].ids;
+    ids.insert(ids.end(), made_[current_].begin(), made_[current_].end());
+    printer_->finish(ids, many_ ? std::optional(int64_t(current_)) : std::nullopt);
+    if (++current_ == requests_.size()) return;
+    begin();
+    for (const int32_t id : made_[current_]) print(id);
+  }
+  const std::vector<Request>& requests_;
+  const TextTools& tools_;
+  bool json_, many_;
+  std::vector<std::vector<int32_t>> made_;
+  std::vector<bool> ended_;
+  size_t current_ = 0;
+  std::optional<Printer> printer_;
+};
+
 int generate(const GenerateFlags& flags, Log& log) {
   check(flags);
   const auto files = posix_files();
+  const std::vector<eval::Prompt> prompts = read_prompts(flags, *files);
   const auto source = eval::find_model(*files, flags.model, log);
   const models::Companions companions = models::companions_of(*files, source);
   const eval::GenerationConfig config = eval::read_generation_config(companions, source);
   // With --ids a model without a tokenizer can still be used; its text is then empty.
-  const bool wants_text = flags.ids.empty();
-  const auto tokenizer =
-      wants_text ? eval::read_tokenizer(*files, source) : eval::find_tokenizer(*files, source);
-  const data::TextFiles text_files = eval::read_text_files(companions, source, tokenizer.get());
-  std::vector<int32_t> ids;
-  if (wants_text) {
-    const std::string text = flags.prompt ? *flags.prompt : read_text(*files, flags.prompt_file);
-    warn_of_added_tokens(text, text_files, log);
-    ids = eval::encode_text(text, *tokenizer, text_files);
-  } else {
-    ids = parse_ids(flags.ids);
+  TextTools tools;
+  tools.tokenizer = flags.ids.empty() ? eval::read_tokenizer(*files, source)
+                                      : eval::find_tokenizer(*files, source);
+  tools.files = eval::read_text_files(companions, source, tools.tokenizer.get());
+  std::vector<Request> requests;
+  int64_t length = 0, first_tokens = 0, num_made = 0;
+  for (std::vector<int32_t>& ids : read_ids(flags, prompts, source, tools, log)) {
+    const auto count = int64_t(ids.size());
+    requests.push_back({std::move(ids), spec_of(flags, config, count, requests.size())});
+    check_length(requests.back());
+    length = std::max(length, requests.back().length());
+    first_tokens = std::max(first_tokens, count);
   }
-  eval::check_ids(ids, source);
-  const eval::GenerateSpec spec = spec_of(flags, config, int64_t(ids.size()));
-  const int64_t length = length_of(ids, spec.max_tokens);
-  say_what_holds(config, spec, log);
+  say_what_holds(config, requests.front().spec, log);
+  const int64_t num_slots = std::min(flags.num_slots, int64_t(requests.size()));
   eval::Runtime runtime(*files, source, nn::parse_precision(flags.dtype),
                         {.max_positions = length,
                          .max_call = std::min(length, kPrefillChunk),
                          .cached = true,
-                         .first_tokens = int64_t(ids.size())},
+                         .num_places = num_slots,
+                         .first_tokens = first_tokens},
                         flags.threads);
   eval::warn_past_positions(source, length, log);
-  eval::Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, length, kPrefillChunk);
-
-  Printer printer(tokenizer.get(), text_files.added, flags.json);
-  printer.prompt(ids);
+  eval::PromptSlots slots(
+      runtime.ctx, runtime.allocator, runtime.model,
+      {.num_slots = num_slots, .max_tokens = length, .max_chunk = kPrefillChunk});
+  Results results(requests, tools, flags.json, has_many(flags));
   const auto start = Clock::now();
-  const std::vector<int32_t> made = generate(decoder, ids, spec, [&](int32_t id) {
-    if (!spec.stops_at(id) || !tokenizer) printer.token(id);
-  });
+  for (const Request& request : requests) slots.submit(request.ids, request.spec);
+  while (slots.num_left() > 0)
+    for (const auto& token : slots.step()) results.add(token), ++num_made;
   const double seconds = seconds_since(start);
-  ids.insert(ids.end(), made.begin(), made.end());
-  printer.finish(ids);
-  log.info("{} tokens in {:.2f} s, {:.0f} tokens/s", made.size(), seconds,
-           double(made.size()) / seconds);
+  log.info("{} tokens in {:.2f} s, {:.0f} tokens/s", num_made, seconds, double(num_made) / seconds);
   return 0;
 }
 
@@ -193,9 +297,12 @@ void add_generate(CLI::App& app, CommandAction& action) {
   CLI::App* sub = app.add_subcommand("generate", "continue a prompt");
   sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")
       ->required();
-  sub->add_option("--prompt", flags->prompt, "text to continue; empty: a text of the model's own")
-      ->type_name(kFreeText);
-  sub->add_option("--prompt-file", flags->prompt_file, "a file with the text to continue");
+  sub->add_option("--prompt", flags->prompts,
+                  "text to continue; empty: a text of the model's own; given several times: each")
+      ->type_name(kFreeText)
+      ->allow_extra_args(false);
+  sub->add_option("--prompt-file", flags->prompt_file,
+                  "a file with the text to continue; FILE.jsonl: one {\"prompt\": TEXT} a line");
   sub->add_option("--ids", flags->ids, "token ids to continue, such as 3,7,1,9");
   sub->add_option("--max-tokens", flags->max_tokens,
                   fmt::format("new tokens at most (default: max_new_tokens of the model's "
@@ -208,13 +315,18 @@ void add_generate(CLI::App& app, CommandAction& action) {
   sub->add_option("--top-p", flags->top_p,
                   "draw among the likeliest that reach P together (default: as that file says, "
                   "else 1)");
-  sub->add_option("--seed", flags->seed, "draws are a function of seed and position")
+  sub->add_option("--seed", flags->seed,
+                  "draws are a function of seed, position and, of several prompts, the prompt's "
+                  "index")
+      ->capture_default_str();
+  sub->add_option("--slots", flags->num_slots, "the most prompts that are continued at a time")
       ->capture_default_str();
   sub->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   sub->add_flag("--ignore-eos", flags->ignore_eos, "do not stop at an id that ends a text");
   sub->add_flag("--json", flags->json,
-                "print {\"ids\": prompt included, \"text\"} instead of streaming text");
+                "print {\"ids\": prompt included, \"text\"} instead of streaming text; of several "
+                "prompts a line each, with its \"index\"");
   sub->callback([flags, &action] { action = [flags](Log& log) { return generate(*flags, log); }; });
 }
 

@@ -7,62 +7,96 @@
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
-namespace {
-
 using kernels::Context;
 
-// A call of one token keeps its memory; prefills share another slot.
-nn::Saved lay_out(Arena& arena, const nn::Model& model, int64_t num_tokens) {
-  return nn::Saved::make(arena, model.weights(), model.types(), num_tokens, 1, nn::Keep::kNothing,
-                         num_tokens == 1 ? 0 : 1);
-}
-
-Arena arena_of(Allocator& allocator, const nn::Model& model, int64_t num_tokens) {
-  return arena_for(allocator, Tag::kWorkspace,
-                   [&](Arena& arena) { lay_out(arena, model, num_tokens); });
-}
-
-}  // namespace
-
 Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
-                 int64_t max_chunk)
+                 int64_t max_chunk, int64_t num_places)
     : ctx_(ctx),
-      allocator_(allocator),
       model_(model),
-      cache_(allocator, model, max_tokens, std::min(max_chunk, max_tokens)),
+      cache_(allocator, model, max_tokens, std::min(max_chunk, max_tokens), num_places),
       max_chunk_(std::min(max_chunk, max_tokens)),
-      one_arena_(arena_of(allocator, model, 1)),
-      one_(lay_out(one_arena_, model, 1)),
-      ids_(make_tensor(allocator, DType::kI32, {max_chunk_}, Tag::kInput)),
-      logits_(make_tensor(allocator, model.types().stream, {1, model.spec().vocab_size},
-                          Tag::kWorkspace)),
-      logits_in_f32_(make_tensor(allocator, DType::kF32, logits_.tensor.shape, Tag::kWorkspace)) {}
-
-std::span<const float> Decoder::feed(std::span<const int32_t> ids) {
-  ASHLAR_ASSERT(!ids.empty());
-  for (size_t begin = 0; begin < ids.size(); begin += size_t(max_chunk_))
-    feed_chunk(ids.subspan(begin, std::min(size_t(max_chunk_), ids.size() - begin)));
-  copy(ctx_, logits_.tensor, logits_in_f32_.tensor);
-  ASHLAR_REQUIRE(kernels::first_non_finite(ctx_, logits_in_f32_.tensor) < 0, kNumeric,
-                 "the logits after token {} are not finite: the activations pass the range of "
-                 "numbers; try --dtype fp64, or weights that are not as large",
-                 cache_.length());
-  return logits_in_f32_.tensor.span<float>();
+      num_places_(num_places),
+      each_(activations_for(allocator, kEach, num_places)),
+      chunk_(activations_for(allocator, kChunk, max_chunk_)),
+      ids_(make_tensor(allocator, DType::kI32, {std::max(max_chunk_, num_places)}, Tag::kInput)),
+      logits_(make_tensor(allocator, model.types().stream, {num_places, model.spec().vocab_size},
+                          Tag::kWorkspace)) {
+  if (logits_.tensor.dtype != DType::kF32)
+    logits_in_f32_ = make_tensor(allocator, DType::kF32, logits_.tensor.shape, Tag::kWorkspace);
+  sequence_.reserve(ids_.tensor.numel());
 }
 
-void Decoder::feed_chunk(std::span<const int32_t> ids) {
+// Each kind of call has a slot of the branches' memory.
+const nn::Saved& Decoder::lay_out(Activations& activations, Kind kind, int64_t num_tokens) {
+  if (activations.num_tokens != num_tokens) {
+    const Arena::Scope from_the_start(activations.arena);
+    activations.saved =
+        nn::Saved::make(activations.arena, model_.weights(), model_.types(), num_tokens,
+                        kind == kEach ? num_tokens : 1, nn::Keep::kNothing, kind);
+    activations.num_tokens = num_tokens;
+  }
+  return activations.saved;
+}
+
+Decoder::Activations Decoder::activations_for(Allocator& allocator, Kind kind,
+                                              int64_t most_tokens) {
+  Activations counted{Arena(Device::kMeta), {}};
+  lay_out(counted, kind, most_tokens);
+  return {Arena(allocator, counted.arena.peak_bytes(), Tag::kWorkspace), {}};
+}
+
+void Decoder::run(std::span<const Segment> segments, std::span<const int32_t> ids,
+                  int64_t num_logits) {
   const auto count = int64_t(ids.size());
-  const Segment segment = cache_.next(count);
-  sequence_.assign(std::span(&segment, 1));
+  sequence_.assign(segments);
   const Tensor ids_T = ids_.tensor.slice(0, count);
   upload(ctx_, ids, ids_T);
-  const auto run = [&](const nn::Saved& saved) {
-    forward(ctx_, model_.call(cache_.exchanges(), sequence_, ids_T), saved);
-    head_logits(ctx_, model_, saved.final_TH.slice(count - 1, count), logits_.tensor);
-  };
-  if (count == 1) return run(one_);  // decoding: its memory is kept, a prefill's is not
-  Arena arena = arena_of(allocator_, model_, count);
-  run(lay_out(arena, model_, count));
+  const bool each = count == int64_t(segments.size());
+  const nn::Saved& saved = each ? lay_out(each_, kEach, count) : lay_out(chunk_, kChunk, count);
+  forward(ctx_, model_.call(cache_.exchanges(), sequence_, ids_T), saved);
+  if (num_logits > 0)
+    head_logits(ctx_, model_, saved.final_TH.slice(count - num_logits, count),
+                logits_.tensor.slice(0, num_logits));
+}
+
+std::span<const float> Decoder::checked_logits(int64_t num_rows, int64_t place) {
+  Tensor logits = logits_.tensor.slice(0, num_rows);
+  if (logits_in_f32_.tensor) {
+    copy(ctx_, logits, logits_in_f32_.tensor.slice(0, num_rows));
+    logits = logits_in_f32_.tensor.slice(0, num_rows);
+  }
+  if (ctx_.meta()) return {};
+  const int64_t at = kernels::first_non_finite(ctx_, logits);
+  ASHLAR_REQUIRE(at < 0, kNumeric,
+                 "the logits after token {} are not finite: the activations pass the range of "
+                 "numbers; try --dtype fp64, or weights that are not as large",
+                 cache_.length(place + at / logits.shape[1]));
+  return logits.span<float>();
+}
+
+std::span<const float> Decoder::feed(std::span<const int32_t> ids, int64_t place) {
+  ASHLAR_ASSERT(!ids.empty());
+  for (size_t begin = 0; begin < ids.size(); begin += size_t(max_chunk_)) {
+    const size_t count = std::min(size_t(max_chunk_), ids.size() - begin);
+    const Segment segment = cache_.next(int64_t(count), place);
+    run(std::span(&segment, 1), ids.subspan(begin, count), begin + count == ids.size() ? 1 : 0);
+  }
+  return checked_logits(1, place);
+}
+
+std::span<const float> Decoder::feed_each(std::span<const int32_t> ids) {
+  const auto count = int64_t(ids.size());
+  ASHLAR_ASSERT(count > 0 && count <= num_places_);
+  run(cache_.next_of_each(count), ids, count);
+  return checked_logits(count, 0);
+}
+
+void Decoder::count() {
+  const std::vector<int32_t> ids(size_t(ids_.tensor.numel()), 0);
+  cache_.skip_to_last(max_chunk_);
+  feed(std::span(ids).first(size_t(max_chunk_)));
+  cache_.skip_to_last(1);
+  feed_each(std::span(ids).first(size_t(num_places_)));
 }
 
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,

@@ -1,5 +1,5 @@
-// Generates text: prefills the prompt in chunks, then decodes one token at a time through the
-// caches.
+// Generates text: prefills a prompt in chunks, then decodes one token at a time through the caches.
+// slots.h does so for several prompts at once.
 #pragma once
 
 #include <algorithm>
@@ -22,27 +22,48 @@ struct GenerateSpec {
   }
 };
 
-// Runs a model over one growing sequence.  Memory: caches for max_tokens, activations of one chunk.
+// Runs a model over growing sequences, each in a place of the caches (cache.h).  The logits of a
+// sequence are the same bits whatever else is in the other places.
+//
+// Memory   caches for max_tokens of every place; activations of one chunk, and of a token of every
+//          place.  All of it is taken at once: nothing is allocated afterwards.
+// Limits   the model's branches keep the memory of one Decoder: the last that was made runs it.
 class Decoder {
  public:
   Decoder(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
-          int64_t max_chunk = 256);
+          int64_t max_chunk = 256, int64_t num_places = 1);
 
-  // Continues the sequence with `ids` and returns the logits [V] after the last, valid until the
-  // next call.  kNumeric if one is not finite.
-  std::span<const float> feed(std::span<const int32_t> ids);
-  int64_t length() const { return cache_.length(); }
+  // Continues the sequence of the place with `ids` and returns the logits [V] after the last, valid
+  // until the next call.  kNumeric if one is not finite.
+  std::span<const float> feed(std::span<const int32_t> ids, int64_t place = 0);
+  // Continues the sequence of each place [0, ids.size()) with one id, in one pass over the weights.
+  // Returns their logits [ids.size(), V], as above.
+  std::span<const float> feed_each(std::span<const int32_t> ids);
+  int64_t length(int64_t place = 0) const { return cache_.length(place); }
+  // As in DecodeCache.
+  void clear(int64_t place) { cache_.clear(ctx_, place); }
+  void move(int64_t from, int64_t to) { cache_.move(ctx_, from, to); }
+  // Runs the largest calls that may come; for counting on meta.
+  void count();
 
  private:
-  void feed_chunk(std::span<const int32_t> ids);
+  // Activations of calls of one kind, laid out for the number of tokens of the last call.
+  struct Activations {
+    Arena arena;
+    nn::Saved saved;
+    int64_t num_tokens = 0;
+  };
+  enum Kind : int { kEach, kChunk };
+  Activations activations_for(Allocator& allocator, Kind kind, int64_t most_tokens);
+  const nn::Saved& lay_out(Activations& activations, Kind kind, int64_t num_tokens);
+  void run(std::span<const Segment> segments, std::span<const int32_t> ids, int64_t num_logits);
+  std::span<const float> checked_logits(int64_t num_rows, int64_t place);
   kernels::Context ctx_;
-  Allocator& allocator_;
   nn::Model& model_;
   DecodeCache cache_;
-  int64_t max_chunk_;
-  Arena one_arena_;
-  nn::Saved one_;  // activations of a single token
-  OwnedTensor ids_, logits_, logits_in_f32_;
+  int64_t max_chunk_, num_places_;
+  Activations each_, chunk_;
+  OwnedTensor ids_, logits_, logits_in_f32_;  // [.], [places, V]; the last absent if F32 already
   kernels::Sequence sequence_;
 };
 

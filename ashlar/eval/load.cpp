@@ -1,10 +1,9 @@
 #include "ashlar/eval/load.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "ashlar/core/text.h"
-#include "ashlar/eval/cache.h"
+#include "ashlar/eval/generate.h"
 #include "ashlar/models/step_model.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
@@ -53,26 +52,21 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, in
   const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
   nn::Model model(ctx, allocator, spec, compute, calls.max_positions, {.training = false});
   const int64_t T = calls.max_call;
-  const nn::Saved saved =
-      nn::Saved::make(saved_arena, model.weights(), model.types(), T, 1, nn::Keep::kNothing);
-  const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-  const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
-  const auto call = [&](const nn::TokenExchanges& exchanges, std::vector<Segment> segments) {
-    const kernels::Sequence sequence(std::move(segments));
-    forward(ctx, model.call(exchanges, sequence, ids.tensor), saved);
-    head_loss(ctx, model, saved.final_TH, ids.tensor, loss.tensor);
-  };
-  std::optional<DecodeCache> cache;
   if (calls.cached) {
-    cache.emplace(allocator, model, calls.max_positions, T);
-    cache->skip_to_last(T);
-    call(cache->exchanges(), {cache->next(T)});
+    Decoder decoder(ctx, allocator, model, calls.max_positions, T, calls.num_places);
+    decoder.count();
   } else {
+    const nn::Saved saved =
+        nn::Saved::make(saved_arena, model.weights(), model.types(), T, 1, nn::Keep::kNothing);
+    const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
+    const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
     std::vector<Segment> documents;
     for (int64_t row = 0; row < T; row += calls.max_positions)
       documents.push_back({row, std::min(calls.max_positions, T - row), 0, row});
     nn::LocalExchange exchange;
-    call(exchange.exchanges(), std::move(documents));
+    const kernels::Sequence sequence(std::move(documents));
+    forward(ctx, model.call(exchange.exchanges(), sequence, ids.tensor), saved);
+    head_loss(ctx, model, saved.final_TH, ids.tensor, loss.tensor);
   }
   return {workspace.peak_bytes(),
           allocator.counts().total.peak_bytes + saved_arena.peak_bytes() + workspace.peak_bytes()};

@@ -39,7 +39,8 @@ inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
 struct Calls {
   int64_t max_positions = 0;  // longest document
   int64_t max_call = 0;       // the most tokens of one forward call
-  bool cached = false;        // the calls continue one document through a DecodeCache
+  bool cached = false;        // the calls continue documents through a Decoder
+  int64_t num_places = 1;     // number of them at a time
   int64_t first_tokens = 0;   // tokens of it that come before others follow one by one; 0: all
 };
 

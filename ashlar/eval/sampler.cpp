@@ -45,7 +45,7 @@ int32_t sample(const SamplingSpec& spec, std::span<const float> logits, int64_t 
     }
     total = sum;
   }
-  double left = Rng(spec.seed, "sample").uniform(uint64_t(position)) * total;
+  double left = Rng(spec.seed, "sample").uniform(spec.prompt << 32 | uint64_t(position)) * total;
   for (size_t i = 0; i + 1 < kept; ++i) {
     left -= double(scratch[i].first);
     if (left < 0.0) return scratch[i].second;

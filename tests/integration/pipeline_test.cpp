@@ -101,6 +101,50 @@ TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
   EXPECT_EQ(alone["ids"][0], 2) << "bos of the byte tokenizer";
 }
 
+TEST(Pipeline, SeveralPromptsAreContinuedAtOnce) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args());
+  const auto generate = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), {"generate", "--model", "run/checkpoints", "--max-tokens", "6",
+                               "--temperature", "0", "--ignore-eos"});
+    return run(scratch, args);
+  };
+  const std::vector<std::string> prompts{"Plumb road", "A", "The stones of the wall"};
+  std::string lines, wanted, text;
+  std::vector<std::string> flags;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    json one = json::parse(generate({"--prompt", prompts[i], "--json"}).out);
+    wanted += R"({"index":)" + std::to_string(i) + "," + one.dump().substr(1) + "\n";
+    text += std::string(i > 0 ? "\n" : "") + "==> " + std::to_string(i + 1) + " of 3 <==\n" +
+            generate({"--prompt", prompts[i]}).out;
+    lines += json{{"prompt", prompts[i]}, {"other", i}}.dump() + "\n";
+    flags.insert(flags.end(), {"--prompt", prompts[i]});
+  }
+  write_file(scratch / "p.jsonl", lines);
+  EXPECT_EQ(generate({"--prompt-file", "p.jsonl", "--json"}).out, wanted);
+  EXPECT_EQ(generate({"--prompt-file", "p.jsonl", "--json", "--slots", "2"}).out, wanted);
+  EXPECT_EQ(generate({"--prompt-file", "p.jsonl"}).out, text);
+  EXPECT_EQ(generate(flags).out, text);
+  // Any other file is one text.
+  write_file(scratch / "p.json", prompts[0]);
+  EXPECT_EQ(generate({"--prompt-file", "p.json"}).out, generate({"--prompt", prompts[0]}).out);
+
+  const std::string long_line = json{{"prompt", std::string(5000, 'x')}}.dump();
+  for (const auto& [content, message] :
+       {std::pair<std::string, std::string>{"", "p.jsonl: it holds no prompt"},
+        {lines + "{\"text\": \"a\"}", "p.jsonl line 4: the object has no member \"prompt\""},
+        {"Water", "p.jsonl line 1: not valid JSON at byte 1"},
+        {lines + long_line + "\n" + lines, "p.jsonl line 4: the prompt has 5000 tokens; run"}}) {
+    write_file(scratch / "p.jsonl", content);
+    const Result refused = generate({"--prompt-file", "p.jsonl"});
+    EXPECT_EQ(refused.code, 24) << refused.err;
+    EXPECT_TRUE(refused.err.starts_with("ashlar: " + message)) << refused.err;
+    EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+    EXPECT_EQ(refused.out, "");
+  }
+}
+
 TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
   const Scratch scratch;
   prepare_text(scratch);

@@ -8,7 +8,8 @@ void attention_forward(const Context& ctx, const Sequence& queries, std::span<co
   const AttentionArgs call{x, ctx, queries, keys};
   const gemm::Engine* engine = attention_engine(call);
   // The number of keys decides between two paths.  On meta the path with workspace is counted, so
-  // that a count for many keys also holds for fewer.
+  // that a count for many keys also holds for fewer; but one token of each document never takes it.
+  if (engine && ctx.meta() && decodes_each(call)) return;
   if (engine && !ctx.meta() && is_decode(call)) return attention_decode(call);
   if (engine) return attention_forward_blocked(*engine, call);
   if (!ctx.meta()) attention_forward_reference(call);

@@ -98,6 +98,8 @@ const gemm::Engine* attention_engine(const AttentionArgs& call);
 void attention_forward_blocked(const gemm::Engine& engine, const AttentionArgs& call);
 void attention_backward_blocked(const gemm::Engine& engine, const AttentionArgs& call,
                                 const AttentionGradients& gradients);
+// Whether every token of the call is a segment of its own.
+bool decodes_each(const AttentionArgs& call);
 // Few queries against many keys (decoding): reads keys and values once, packs nothing.
 bool is_decode(const AttentionArgs& call);
 void attention_decode(const AttentionArgs& call);

@@ -67,7 +67,14 @@ void decode_heads(const AttentionArgs& call, int64_t t, int64_t h, int64_t heads
 
 }  // namespace
 
+bool decodes_each(const AttentionArgs& call) {
+  return int64_t(call.queries.segments().size()) == call.queries.num_tokens();
+}
+
+// A token that is a segment of its own takes this path whatever else is in the call, so that its
+// bits do not depend on that.
 bool is_decode(const AttentionArgs& call) {
+  if (decodes_each(call)) return true;
   for (const Segment& query : call.queries.segments())
     if (query.length > kMaxQueryLength) return false;
   return num_key_rows(call) >= kMinKeysPerQuery * call.queries.num_tokens();

@@ -1,0 +1,69 @@
+// Continues many prompts with one model: up to num_slots of them at a time, each in a slot, so that
+// a pass over the weights makes a token of every one.  Requests wait in the order in which they
+// were submitted; the place of one that has ended is taken by the next.
+//
+//   submit   a prompt, at any time; it returns the request's number
+//   step     prefills waiting prompts into free slots, and makes one token of every live request;
+//            the caller takes these results, then steps again
+//
+// Numerics  a request's tokens do not depend on the others: they are those of generate() with the
+//           same spec, whose SamplingSpec::prompt tells draws of several prompts apart.
+// Memory    as Decoder; taken at once, but for the prompts that wait.
+// Threads   one caller at a time.  Nothing here reads or writes files, text or time.
+#pragma once
+
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "ashlar/eval/generate.h"
+
+namespace ashlar::eval {
+
+class PromptSlots {
+ public:
+  struct Limits {
+    int64_t num_slots;
+    int64_t max_tokens;       // of a prompt and its new tokens
+    int64_t max_chunk = 256;  // tokens of a prompt that run at a time
+  };
+  PromptSlots(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
+              const Limits& limits);
+
+  // kConfig if prompt and new tokens pass max_tokens, or for a SamplingSpec that is not valid.
+  int64_t submit(std::vector<int32_t> prompt, GenerateSpec spec);
+
+  struct NewToken {
+    int64_t request;
+    int32_t id;
+    bool last;  // the request has ended
+  };
+  // The tokens made, in ascending order of requests, valid until the next call; none if nothing is
+  // left to do.  kNumeric for logits that are not finite.
+  std::span<const NewToken> step();
+  // Requests that have not ended.
+  int64_t num_left() const { return int64_t(waiting_.size() + live_.size()); }
+
+ private:
+  struct Request {
+    int64_t number;
+    std::vector<int32_t> prompt;
+    GenerateSpec spec;
+    int64_t num_made = 0;
+    int32_t last_id = 0;
+    bool ended() const { return num_made == spec.max_tokens || spec.stops_at(last_id); }
+  };
+  void make_token(Request& request, std::span<const float> logits, int64_t place);
+  void start_waiting();
+  void remove_ended();
+  const Limits limits_;
+  Decoder decoder_;
+  std::deque<Request> waiting_;
+  std::vector<Request> live_;  // by place
+  int64_t num_submitted_ = 0;
+  std::vector<NewToken> made_;
+  std::vector<int32_t> ids_;
+  std::vector<std::pair<float, int32_t>> scratch_;
+};
+
+}  // namespace ashlar::eval

@@ -1,0 +1,197 @@
+// Several prompts at once: the tokens of each are those that it has alone, on every family.
+#include "ashlar/eval/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "ashlar/core/rng.h"
+#include "tests/eval/small_model.h"
+#include "tests/support/errors.h"
+
+namespace ashlar::eval {
+namespace {
+
+using testing_support::message_of;
+
+constexpr int64_t kSlotLength = 60, kSlotChunk = 8;
+
+struct SlotsCase {
+  const char* directory;
+  DType compute;
+};
+
+struct SlotsModel {
+  SlotsModel(const SlotsCase& c, int64_t num_places)
+      : source(find_model(*files, std::string(ASHLAR_FIXTURES) + "/" + c.directory, log)),
+        runtime(*files, source, c.compute,
+                {.max_positions = kSlotLength,
+                 .max_call = kSlotChunk,
+                 .cached = true,
+                 .num_places = num_places},
+                2) {}
+  Log log{[](std::string_view) {}};
+  std::unique_ptr<FileSystem> files = posix_files();
+  ModelSource source;
+  Runtime runtime;
+};
+
+std::vector<int32_t> slot_prompt(int64_t length, int64_t number) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < length; ++i)
+    ids.push_back(int32_t(splitmix64(uint64_t(100 * number + i)) % 100));
+  return ids;
+}
+
+// Shorter and longer than a chunk; one token behind whole chunks.
+constexpr int64_t kLengths[] = {1, 17, 3, 30, 8, 2, 25, 9, 5};
+
+GenerateSpec slot_spec(int64_t number, double temperature) {
+  return {
+      .max_tokens = 1 + number * 7 % 20,
+      .sampling = {.temperature = temperature, .top_k = 40, .seed = 5, .prompt = uint64_t(number)},
+      .stop_ids = {7, 40}};
+}
+
+std::map<int64_t, std::vector<int32_t>> run_out(PromptSlots& slots) {
+  std::map<int64_t, std::vector<int32_t>> made;
+  while (slots.num_left() > 0)
+    for (const auto& token : slots.step()) made[token.request].push_back(token.id);
+  EXPECT_TRUE(slots.step().empty());
+  return made;
+}
+
+class OfSlots : public testing::TestWithParam<SlotsCase> {};
+
+TEST_P(OfSlots, EveryPromptGetsTheTokensThatItHasAlone) {
+  for (const double temperature : {0.0, 1.0}) {
+    std::vector<std::vector<int32_t>> wanted;
+    SlotsModel alone(GetParam(), 1);
+    for (int64_t i = 0; i < int64_t(std::size(kLengths)); ++i) {
+      Decoder decoder(alone.runtime.ctx, alone.runtime.allocator, alone.runtime.model, kSlotLength,
+                      kSlotChunk);
+      wanted.push_back(generate(decoder, slot_prompt(kLengths[i], i), slot_spec(i, temperature),
+                                [](int32_t) {}));
+    }
+    for (const int64_t num_slots : {1, 3, 9}) {
+      SlotsModel many(GetParam(), num_slots);
+      PromptSlots slots(
+          many.runtime.ctx, many.runtime.allocator, many.runtime.model,
+          {.num_slots = num_slots, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+      for (int64_t i = 0; i < int64_t(std::size(kLengths)); ++i)
+        EXPECT_EQ(slots.submit(slot_prompt(kLengths[i], i), slot_spec(i, temperature)), i);
+      const auto made = run_out(slots);
+      for (size_t i = 0; i < wanted.size(); ++i)
+        EXPECT_EQ(made.at(int64_t(i)), wanted[i])
+            << num_slots << " slots, temperature " << temperature << ", prompt " << i;
+    }
+  }
+}
+
+TEST_P(OfSlots, LogitsOfATokenAreTheSameBitsBesideOthers) {
+  constexpr int64_t kPlaces = 5, kSteps = 20;
+  const auto next = [](int64_t place, int64_t step) {
+    return int32_t(place * 31 + step * 7) % 100;
+  };
+  SlotsModel model(GetParam(), kPlaces);
+  const auto decoder_of = [&](int64_t places) {
+    return Decoder(model.runtime.ctx, model.runtime.allocator, model.runtime.model, kSlotLength,
+                   kSlotChunk, places);
+  };
+  std::vector<std::vector<float>> wanted(kPlaces);  // of all steps
+  for (int64_t p = 0; p < kPlaces; ++p) {
+    Decoder alone = decoder_of(1);
+    alone.feed(slot_prompt(kLengths[p], p));
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const int32_t id = next(p, step);
+      const std::span<const float> logits = alone.feed(std::span(&id, 1));
+      wanted[size_t(p)].insert(wanted[size_t(p)].end(), logits.begin(), logits.end());
+    }
+  }
+  Decoder together = decoder_of(kPlaces);
+  for (int64_t p = 0; p < kPlaces; ++p) together.feed(slot_prompt(kLengths[p], p), p);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    std::vector<int32_t> ids;
+    for (int64_t p = 0; p < kPlaces; ++p) ids.push_back(next(p, step));
+    const std::span<const float> logits = together.feed_each(ids);
+    const size_t V = logits.size() / kPlaces;
+    for (size_t p = 0; p < kPlaces; ++p)
+      ASSERT_EQ(std::memcmp(&wanted[p][size_t(step) * V], &logits[p * V], V * sizeof(float)), 0)
+          << "step " << step << ", place " << p;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, OfSlots,
+    testing::Values(SlotsCase{"hf_small", DType::kF32}, SlotsCase{"hf_small", DType::kBF16},
+                    SlotsCase{"hf_llama", DType::kF32}, SlotsCase{"hf_llama", DType::kBF16},
+                    SlotsCase{"hf_qwen3", DType::kF32}, SlotsCase{"hf_qwen3", DType::kBF16},
+                    SlotsCase{"hf_qwen3_moe", DType::kF32}, SlotsCase{"hf_qwen3_moe", DType::kBF16},
+                    SlotsCase{"hf_mixtral", DType::kF32}, SlotsCase{"hf_mixtral", DType::kBF16},
+                    SlotsCase{"hf_qwen3_next", DType::kF32},
+                    SlotsCase{"hf_qwen3_next", DType::kBF16}, SlotsCase{"hf_minimax", DType::kF32},
+                    SlotsCase{"hf_minimax", DType::kBF16}),
+    [](const auto& info) {
+      return std::string(info.param.directory) +
+             (info.param.compute == DType::kF32 ? "F32" : "BF16");
+    });
+
+TEST(Slots, RequestsMayComeWhileOthersRun) {
+  const SlotsCase c{"hf_small", DType::kF32};
+  SlotsModel model(c, 2);
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 2, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+  std::map<int64_t, std::vector<int32_t>> made;
+  for (int64_t i = 0; i < 6; ++i) {
+    slots.submit(slot_prompt(kLengths[i], i), slot_spec(i, 1.0));
+    for (const auto& token : slots.step()) made[token.request].push_back(token.id);
+  }
+  for (const auto& [request, ids] : run_out(slots))
+    made[request].insert(made[request].end(), ids.begin(), ids.end());
+  for (int64_t i = 0; i < 6; ++i) {
+    Decoder decoder(model.runtime.ctx, model.runtime.allocator, model.runtime.model, kSlotLength,
+                    kSlotChunk);
+    EXPECT_EQ(made.at(i),
+              generate(decoder, slot_prompt(kLengths[i], i), slot_spec(i, 1.0), [](int32_t) {}));
+  }
+}
+
+TEST(Slots, NothingIsAllocatedWhileTheyRun) {
+  SlotsModel model({"hf_small", DType::kBF16}, 3);
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 3, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+  const auto before = model.runtime.allocator.counts().num_allocations;
+  for (int64_t i = 0; i < 6; ++i) slots.submit(slot_prompt(kLengths[i], i), slot_spec(i, 0.0));
+  run_out(slots);
+  EXPECT_EQ(model.runtime.allocator.counts().num_allocations, before);
+}
+
+TEST(Slots, RefuseWhatTheirCachesCannotHold) {
+  SlotsModel model({"hf_small", DType::kF32}, 2);
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 2, .max_tokens = 20, .max_chunk = kSlotChunk});
+  slots.submit(slot_prompt(15, 0), {.max_tokens = 5, .sampling = {}});
+  EXPECT_EQ(
+      message_of(ErrorKind::kConfig,
+                 [&] { slots.submit(slot_prompt(15, 1), {.max_tokens = 6, .sampling = {}}); }),
+      "the sequence reaches 21 tokens but the cache holds 20; ask for fewer tokens");
+  EXPECT_EQ(slots.num_left(), 1);
+}
+
+TEST(Footprint, OfSeveralPlacesHoldsWhatTheyTake) {
+  const SlotsCase c{"hf_qwen3_next", DType::kBF16};
+  SlotsModel model(c, 4);
+  const Calls calls{
+      .max_positions = kSlotLength, .max_call = kSlotChunk, .cached = true, .num_places = 4};
+  const Footprint counted = footprint(model.source.spec, c.compute, calls, 2);
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 4, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+  for (int64_t i = 0; i < 8; ++i) slots.submit(slot_prompt(kLengths[i], i), slot_spec(i, 0.0));
+  run_out(slots);
+  EXPECT_EQ(model.runtime.allocator.counts().total.peak_bytes, counted.total_bytes);
+  EXPECT_LE(model.runtime.ctx.workspace->peak_bytes(), counted.workspace_bytes);
+}
+
+}  // namespace
+}  // namespace ashlar::eval
