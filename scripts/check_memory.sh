@@ -10,6 +10,7 @@ words='memcpy|memmove|memset|copy_convert|fill_zero|std::(ranges::)?(copy|copy_n
 allowed='
 ashlar/bench/checkpoint_baseline.cpp memcpy    bytes of a file that was read, into a state
 ashlar/bench/checkpoint_baseline.cpp memset    the bytes that raw writes write
+ashlar/bench/onednn_peer.cpp std::fill_n       memory of the peer library, which gives no tensors
 ashlar/train/saves.cpp            std::copy_n the name of a run
 ashlar/train/records/tensorboard.cpp      memcpy      numbers, into the bytes of a file
 '

@@ -4,7 +4,6 @@
 #include <list>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/bench/step.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/copy.h"
@@ -125,21 +124,21 @@ RecurrenceReport measure_recurrences(int num_threads, DType compute, int64_t num
   report.machine = measure_beside_peak(num_threads, compute, [&](Threads& threads) {
     for (const Kind& kind : kKinds)
       LinearCase(threads, compute, kind, num_tokens).measure(report.rows);
-    report.triad_bytes_per_s = measure_triad(threads.size());
+    report.memory = measure_memory(threads);
   });
   return report;
 }
 
 double RecurrenceReport::floor_s(const RecurrenceRow& row) const {
-  return std::max(row.time.flop / machine.peak_flops, row.bytes / triad_bytes_per_s);
+  return std::max(row.time.flop / machine.peak_flops, row.bytes / memory.at(row.bytes));
 }
 
 std::string to_text(const RecurrenceReport& report) {
   std::string text = fmt::format(
       "{}, memory {:.1f} GB/s\n{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} {:>9} {:>9} {:>4} {:>8} "
       "{:>6} {:>9}\n",
-      report.machine.text(), report.triad_bytes_per_s * 1e-9, "recurrence", "op", "T", "K", "H",
-      "dk", "dv", "median_us", "min_us", "n", "GFLOP/s", "share", "floor_us");
+      report.machine.text(), report.memory.outside_caches() * 1e-9, "recurrence", "op", "T", "K",
+      "H", "dk", "dv", "median_us", "min_us", "n", "GFLOP/s", "share", "floor_us");
   for (const RecurrenceRow& r : report.rows)
     text += fmt::format(
         "{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} {:>9.1f} {:>9.1f} {:>4} {:>8.1f} {:>5.0f}% "
@@ -171,7 +170,7 @@ std::string to_json_line(const RecurrenceReport& report) {
                  {"compute", report.machine.compute},
                  {"threads", report.machine.threads},
                  {"peak_flops", report.machine.peak_flops},
-                 {"triad_bytes_per_s", report.triad_bytes_per_s},
+                 {"memory_bytes_per_s", report.memory.outside_caches()},
                  {"recurrences", rows}}
       .dump();
 }

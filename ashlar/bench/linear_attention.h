@@ -1,9 +1,10 @@
 // The speed of the recurrence of linear attention, forward and backward, compared with the peak of
-// the machine's registers and with its floor: max(flop / peak, bytes / triad).
+// the machine's registers and with its floor: max(flop / peak, bytes / memory's rate).
 //
 // Every row warms up, then repeats for about 0.3 s; times are wall clock over all threads.
 #pragma once
 
+#include "ashlar/bench/floors.h"
 #include "ashlar/bench/kernel_times.h"
 #include "ashlar/kernels/recurrence.h"
 
@@ -19,7 +20,7 @@ struct RecurrenceRow {
 
 struct RecurrenceReport {
   KernelMachine machine;
-  double triad_bytes_per_s = 0;
+  MemoryRates memory;
   std::vector<RecurrenceRow> rows;
   double floor_s(const RecurrenceRow& row) const;
 };

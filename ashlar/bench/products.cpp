@@ -27,15 +27,6 @@ constexpr Dims kStacks[] = {{"nano gate_up", 8, 0, 1024, 256},
                             {"nano qkv", 1, 0, 512, 256},
                             {"small gate_up", 2, 0, 1536, 768}};
 
-kernels::Operand operand(ProductCase& c, DType compute, const Dims& d) {
-  kernels::Operand w{c.random(DType::kF32, {d.G, d.N, d.K}), {}, {}};
-  const auto layout = kernels::operand_layout(c.context(), d.G, d.N, d.K, compute, true);
-  if (layout.forward_numel) w.forward = c.zeros(layout.dtype, {layout.forward_numel});
-  if (layout.backward_numel) w.backward = c.zeros(layout.dtype, {layout.backward_numel});
-  kernels::pack(c.context(), w);
-  return w;
-}
-
 ProductRow row_of(const Dims& d, std::string op) {
   return {std::string(d.name), std::move(op), d.G, d.T, d.N, d.K, {}};
 }
@@ -43,20 +34,19 @@ ProductRow row_of(const Dims& d, std::string op) {
 void measure_product(Threads& threads, DType compute, const Dims& d, ProductRows& rows) {
   if (!rows.wants_any(d.name, "forward", "backward_input", "backward_weight")) return;
   ProductCase c(threads);
-  const kernels::Operand w = operand(c, compute, d);
+  const kernels::Operand w = c.operand(compute, {d.G, d.N, d.K});
   const Matrix x = Matrix::of(c.random(compute, {d.T, d.K})),
                dy = Matrix::of(c.random(compute, {d.T, d.N}));
   const Matrix y = Matrix::of(c.zeros(DType::kF32, {d.T, d.N})),
                dx = Matrix::of(c.zeros(DType::kF32, {d.T, d.K}));
   const Tensor dw = c.zeros(DType::kF32, {d.G, d.N, d.K});
-  const Tensor groups = c.zeros(DType::kI32, {d.G + 1});
-  for (int64_t g = 0; g <= d.G; ++g) groups.as<int32_t>()[g] = int32_t(d.T * g / d.G);
+  const Tensor groups = c.groups(d.G, d.T);
   const double flop = 2.0 * double(d.T) * double(d.N) * double(d.K);
-  rows.time(row_of(d, "forward"), flop,
+  rows.time(row_of(d, "forward"), compute, Direction::kForward, flop,
             [&] { grouped_linear_forward(c.context(), compute, x, w, groups, y); });
-  rows.time(row_of(d, "backward_input"), flop,
+  rows.time(row_of(d, "backward_input"), compute, Direction::kBackwardInput, flop,
             [&] { grouped_linear_backward_input(c.context(), compute, dy, w, groups, dx); });
-  rows.time(row_of(d, "backward_weight"), flop,
+  rows.time(row_of(d, "backward_weight"), compute, Direction::kBackwardWeight, flop,
             [&] { grouped_linear_backward_weight(c.context(), compute, dy, x, groups, dw); });
 }
 
@@ -73,10 +63,16 @@ void measure_newton_schulz(Threads& threads, DType compute, const Dims& d, Produ
 
 }  // namespace
 
-ProductReport measure_products(int num_threads, DType compute, std::string_view only) {
+ProductReport measure_products(int num_threads, DType compute, std::string_view only,
+                               const std::string& peer_path) {
   ProductReport report;
+  std::unique_ptr<OneDnnPeer> peer;
   report.machine = measure_beside_peak(num_threads, compute, [&](Threads& threads) {
-    ProductRows rows(report.rows, only);
+    if (!peer_path.empty()) {
+      peer = std::make_unique<OneDnnPeer>(peer_path, threads.size());
+      report.peer = peer->name();
+    }
+    ProductRows rows(report.rows, only, peer.get());
     for (const Dims& d : kProducts) measure_product(threads, compute, d, rows);
     measure_attention(threads, compute, rows);
     for (const Dims& d : kStacks) measure_newton_schulz(threads, compute, d, rows);
@@ -89,21 +85,26 @@ ProductReport measure_products(int num_threads, DType compute, std::string_view 
 
 std::string to_text(const ProductReport& report) {
   std::string text = fmt::format(
-      "{}\n{:<20} {:<16} {:>3} {:>5} {:>6} {:>5} "
-      "{:>9} {:>9} {:>5} {:>8} {:>6}\n",
-      report.machine.text(), "shape", "op", "G", "T", "N", "K", "median_us", "min_us", "n",
-      "GFLOP/s", "share");
-  for (const ProductRow& r : report.rows)
+      "{}{}{}\n{:<20} {:<16} {:>3} {:>5} {:>6} {:>5} {:>9} {:>9} {:>5} {:>8} {:>6}{}\n",
+      report.machine.text(), report.peer.empty() ? "" : ", beside ", report.peer, "shape", "op",
+      "G", "T", "N", "K", "median_us", "min_us", "n", "GFLOP/s", "share",
+      report.peer.empty() ? "" : fmt::format(" {:>8} {:>9} {:>9}", "peer", "by median", "by min"));
+  for (const ProductRow& r : report.rows) {
     text += fmt::format(
-        "{:<20} {:<16} {:>3} {:>5} {:>6} {:>5} {:>9.1f} {:>9.1f} {:>5} {:>8.1f} {:>5.0f}%\n",
-        r.name, r.op, r.G, r.T, r.N, r.K, r.time.median_s * 1e6, r.time.min_s * 1e6, r.time.repeats,
+        "{:<20} {:<16} {:>3} {:>5} {:>6} {:>5} {:>9.1f} {:>9.1f} {:>5} {:>8.1f} {:>5.0f}%", r.name,
+        r.op, r.G, r.T, r.N, r.K, r.time.median_s * 1e6, r.time.min_s * 1e6, r.time.repeats,
         r.time.flops() * 1e-9, 100 * r.time.flops() / report.machine.peak_flops);
+    if (r.peer)  // its rate, and how many times faster ours is
+      text += fmt::format(" {:>8.1f} {:>9.2f} {:>9.2f}", r.peer->flops() * 1e-9,
+                          r.peer->median_s / r.time.median_s, r.peer->min_s / r.time.min_s);
+    text += "\n";
+  }
   return text;
 }
 
 std::string to_json_line(const ProductReport& report) {
   Ordered rows = Ordered::array();
-  for (const ProductRow& r : report.rows)
+  for (const ProductRow& r : report.rows) {
     rows.push_back({{"shape", r.name},
                     {"op", r.op},
                     {"groups", r.G},
@@ -114,11 +115,16 @@ std::string to_json_line(const ProductReport& report) {
                     {"median_s", r.time.median_s},
                     {"min_s", r.time.min_s},
                     {"repeats", r.time.repeats}});
+    if (!r.peer) continue;
+    rows.back()["peer_median_s"] = r.peer->median_s;
+    rows.back()["peer_min_s"] = r.peer->min_s;
+  }
   return Ordered{{"bench", "products"},
                  {"isa", report.machine.isa},
                  {"compute", report.machine.compute},
                  {"threads", report.machine.threads},
                  {"peak_flops", report.machine.peak_flops},
+                 {"peer", report.peer},
                  {"products", rows}}
       .dump();
 }

@@ -1,8 +1,8 @@
 // ashlar bench step RECIPE.toml [section.key=value ...]; ashlar bench products [--dtype bf16|fp32]
-// [--only TEXT]; ashlar bench linear-attention [--dtype bf16|fp32] [--tokens N]; ashlar bench ranks
-// RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]; ashlar bench memory
-// RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]; ashlar bench checkpoint
-// [--workload NAME,...] [--dir DIR] [--ranks N] [--no-sync]
+// [--only TEXT] [--peer LIBRARY]; ashlar bench linear-attention [--dtype bf16|fp32] [--tokens N];
+// ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]; ashlar
+// bench memory RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]; ashlar
+// bench checkpoint [--workload NAME,...] [--dir DIR] [--ranks N] [--no-sync]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/bench/checkpoint.h"
@@ -225,7 +225,7 @@ void add_bench(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
   group->require_subcommand(1);
   struct Flags {
-    std::string recipe, dtype = "auto", only;
+    std::string recipe, dtype = "auto", only, peer;
     std::vector<std::string> overrides;
     int64_t steps = 10;
     int threads = 0;
@@ -258,11 +258,13 @@ void add_bench(CLI::App& app, CommandAction& action) {
   products->add_option("--dtype", flags->dtype, "auto, bf16 or fp32")->capture_default_str();
   products->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   products->add_option("--only", flags->only, "only rows whose shape and op hold this text");
+  products->add_option("--peer", flags->peer,
+                       "a library of oneDNN, version 3 or newer, whose products are measured too");
   products->add_flag("--json", flags->json, "one JSON line");
   products->callback([flags, &action] {
     action = [flags](Log&) {
-      const bench::ProductReport report =
-          bench::measure_products(flags->threads, parse_compute(flags->dtype), flags->only);
+      const bench::ProductReport report = bench::measure_products(
+          flags->threads, parse_compute(flags->dtype), flags->only, flags->peer);
       print_lines(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };
