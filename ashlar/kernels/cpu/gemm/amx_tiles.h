@@ -40,6 +40,15 @@ template <int kTile>
                    : "r"(rows), "r"(stride), "i"(kTile)
                    : "memory");
 }
+// The same of an operand that passes through the first-level cache once, while another stays there:
+// the hint keeps the lines of the other in place.
+template <int kTile>
+[[gnu::target("amx-tile,amx-bf16")]] inline void load_passing(const void* rows, int64_t stride) {
+  __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2"
+                   :
+                   : "r"(rows), "r"(stride), "i"(kTile)
+                   : "memory");
+}
 template <int kTile>
 [[gnu::target("amx-tile,amx-bf16")]] inline void store(void* rows, int64_t stride) {
   __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
