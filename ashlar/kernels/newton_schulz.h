@@ -7,8 +7,8 @@
 // Source   Jordan et al. 2024, "Muon"; A and A^2 are symmetric: only tiles that touch the upper
 //          triangle are computed, then mirrored.
 // Shapes   X [G, M, N], replaced.
-// Types    X: F32 or F64.  compute BF16: X, A and b A + c A^2 are kept in bf16, sums in fp32; F32,
-//          F64: throughout.
+// Types    X: F32 or F64.  compute BF16: X, A and b A + c A^2 (with AMX a I + b A + c A^2) are kept
+//          in bf16, sums in fp32; F32, F64: throughout.
 // Form     fp32: every iterate is a polynomial of A_0 times X, and polynomials of A_0 commute.  If
 //          this takes fewer flop, the steps run on m x m matrices alone: with
 //          P = a I + b A + c A^2, Q <- P Q and A <- P A P; at the end X <- Q X.  A singular value s

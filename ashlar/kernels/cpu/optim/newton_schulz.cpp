@@ -1,5 +1,6 @@
-// How it works.  X [M, N] has the short side m and the long side n.  Every product reads a left
-// operand in rows and a right one in panels; the shape of X decides which operand is which:
+// How it works, but for bf16 on tiles (newton_schulz_tiles.cpp).  X [M, N] has the short side m and
+// the long side n.  Every product reads a left operand in rows and a right one in panels; the shape
+// of X decides which operand is which:
 //
 //                                  wide, M <= N             tall, M > N
 //                                  left       panels        left       panels
@@ -28,6 +29,8 @@
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/optim/newton_schulz_reference.h"
+#include "ashlar/kernels/cpu/optim/newton_schulz_tiles.h"
+#include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
@@ -74,9 +77,8 @@ int64_t stride_of(const Engine& engine, int64_t cols) {
 struct Operands {
   Rows x, next, gram, poly;   // X, its successor; A; S
   Rows product, spare, half;  // through the Gram matrix: Q, its successor, P A
-  // The panels of gram, and its left operand where X is tall (else that is x).
-  std::byte *x_panels, *x_left;
-  std::byte *gram_panels, *update_panels;
+  // Where X is tall, its panels are also the left operand of gram.
+  std::byte *x_panels, *gram_panels, *update_panels;
 };
 
 // Q = a I + poly, of fp32 elements.
@@ -105,7 +107,6 @@ class Matrices {
   Matrices(const Context& ctx, const Engine& engine, int64_t M, int64_t N, int64_t slots,
            bool through_gram)
       : engine_(engine), M_(M), N_(N), tall_(M > N), through_gram_(through_gram) {
-    left_row_bytes_ = stride_of(engine, engine.padded(n())) * size_of(engine.element);
     slot_bytes_ = lay_out(nullptr).second;
     memory_ = ctx.workspace->take(DType::kU8, {slots * slot_bytes_}).data;
   }
@@ -147,7 +148,7 @@ class Matrices {
   const Engine& engine_;
   int64_t M_, N_;
   bool tall_, through_gram_;
-  int64_t left_row_bytes_ = 0, slot_bytes_ = 0;
+  int64_t slot_bytes_ = 0;
   std::byte* memory_ = nullptr;
 };
 
@@ -179,10 +180,6 @@ std::pair<Operands, int64_t> Matrices::lay_out(std::byte* base) const {
     o.half = rows(m(), m());
   }
   o.x_panels = panels(n(), m());
-  // Engines that read left operands from panels take X^T from those of X.
-  o.x_left = tall_ && engine_.pack_rows_transposed
-                 ? take(round_up(m(), engine_.width) * left_row_bytes_)
-                 : o.x_panels;
   o.gram_panels = panels(m(), m());
   // Wide: S is the left operand of the update and X its panels; tall: the other way round.
   o.update_panels = panels(m(), tall_ ? m() : n());
@@ -237,13 +234,7 @@ void Matrices::pack(const Loop& loop, const Rows& from, bool transposed, std::by
 
 void Matrices::pack_x(const Loop& loop, const Operands& o) const {
   pack(loop, o.x, !tall_, o.x_panels);
-  if (!tall_) return pack(loop, o.x, false, o.update_panels);
-  if (!engine_.pack_rows_transposed) return;
-  loop(engine_.num_panels(N_), [&](int64_t p) {
-    const int64_t col = p * engine_.width;
-    engine_.pack_rows_transposed(o.x.source().at(0, col), M_, std::min(engine_.width, N_ - col),
-                                 o.x_left + col * left_row_bytes_, left_row_bytes_);
-  });
+  if (!tall_) pack(loop, o.x, false, o.update_panels);
 }
 
 // to = factor * (left B + add_factor * add) in the engine's elements; symmetric: B and `to` are
@@ -353,10 +344,8 @@ void Matrices::mirror(const Loop& loop, const Rows& s) const {
 
 void Matrices::gram(const Loop& loop, const Operands& o) const {
   const int64_t pair_bytes = engine_.unit * size_of(engine_.element);
-  const Left left = !tall_ ? rows_left(o.x)
-                    : engine_.pack_rows_transposed
-                        ? Left{o.x_left, left_row_bytes_, pair_bytes}
-                        : Left{o.x_left, pair_bytes, pair_bytes * engine_.width};
+  const Left left =
+      tall_ ? Left{o.x_panels, pair_bytes, pair_bytes * engine_.width} : rows_left(o.x);
   multiply(loop, n(), left, o.x_panels, o.gram, nullptr, 0, 1, true);
 }
 
@@ -421,6 +410,10 @@ void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int s
   // Side by side where that keeps every thread busy to the end, or nearly.
   const int64_t threads = ctx.threads->size();
   const bool side_by_side = G % threads == 0 || G >= 4 * threads;
+#if defined(__x86_64__)
+  if (compute == DType::kBF16 && isa() == Isa::kAmx)
+    return newton_schulz::orthogonalize_tiles(ctx, x_GMN, steps, side_by_side);
+#endif
   const int64_t slots = side_by_side ? threads : 1;
   const bool uses_gram = newton_schulz_uses_gram(ctx, compute, M, N, steps);
   const Matrices matrices(ctx, *engine, M, N, slots, uses_gram);

@@ -1,0 +1,199 @@
+// Newton-Schulz on tiles: where elements come from, what becomes of a block of sums, and the
+// pipeline in which vector units work on blocks while tiles multiply the next.
+#pragma once
+
+#include <array>
+
+#include "ashlar/kernels/cpu/optim/newton_schulz_blocks.h"
+#include "ashlar/kernels/cpu/optim/newton_schulz_reference.h"
+
+#if defined(__x86_64__)
+
+namespace ashlar::kernels::cpu::newton_schulz {
+
+// 16 sums of row r.
+struct PlainValues {
+  const Sums* sums;
+  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t r, int64_t half) const {
+    return _mm512_load_ps(sums->row(r) + half * 256);
+  }
+};
+
+// c sum + b a, where the rows of a are bf16.
+struct PolynomialValues {
+  const Sums* sums;
+  const std::byte* a;
+  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t r, int64_t half) const {
+    const __m256i a16 = _mm256_load_si256(reinterpret_cast<const __m256i*>(a + r * 64 + half * 32));
+    const __m512 a32 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(a16), 16));
+    return _mm512_fmadd_ps(PlainValues{sums}(r, half), _mm512_set1_ps(float(kC)),
+                           _mm512_mul_ps(a32, _mm512_set1_ps(float(kB))));
+  }
+};
+
+// X in memory from some row and column on, scaled, zero beyond its end.  Columns of a block stand
+// in the order of `places`.
+struct WideValues {
+  const float* x;
+  int64_t stride, rows, cols;
+  float factor;
+  __m512i places[2];
+  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t r, int64_t half) const {
+    const float* row = x + r * stride;
+    return _mm512_mul_ps(
+        _mm512_set1_ps(factor),
+        _mm512_permutex2var_ps(load(row, r, 0), places[half], load(row + 16, r, 16)));
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] __m512 load(const float* at, int64_t r, int64_t col) const {
+    const int64_t count = r < rows ? std::clamp<int64_t>(cols - col, 0, 16) : 0;
+    return _mm512_maskz_loadu_ps(__mmask16((1 << count) - 1), at);
+  }
+};
+
+// The transpose of X in memory likewise: columns of a block are rows of X, in groups of four.
+struct TallValues {
+  const float* x;
+  int64_t stride, rows, cols;
+  float factor;
+  std::array<int8_t, 8> groups;
+  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t line, int64_t half) const {
+    const int64_t r = groups[size_t(line / 4)] * 4 + line % 4;
+    const int64_t count = r < rows ? std::clamp<int64_t>(cols - half * 16, 0, 16) : 0;
+    return _mm512_mul_ps(_mm512_set1_ps(factor), _mm512_maskz_loadu_ps(__mmask16((1 << count) - 1),
+                                                                       x + r * stride + half * 16));
+  }
+};
+
+// The uses of a block of sums: each is converted, and later turned.
+struct KeptBlock {  // sums that stay what they are
+  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums&, int64_t) const {}
+  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t) const {}
+};
+
+struct BlockOfX {
+  std::byte* rows;
+  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+    newton_schulz::convert(PlainValues{&sums}, rows, s);
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t) const {}
+};
+
+struct BlockOfA {
+  std::byte *rows, *pairs, *mirrored;
+  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+    newton_schulz::convert(PlainValues{&sums}, rows, pairs, s);
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t s) const { turn_back(pairs, mirrored, s); }
+};
+
+struct BlockOfP {
+  std::byte *rows, *pairs, *mirrored;
+  const std::byte* a;
+  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+    newton_schulz::convert(PolynomialValues{&sums, a}, rows, pairs, s);
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t s) const { turn_back(pairs, mirrored, s); }
+};
+
+struct BlockOfResult {
+  float* x;
+  int64_t stride, rows, cols;
+  bool tall;
+  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+    if (tall) {
+      // Quarters of the four tiles: lines of X are columns of the sums.
+      for (int64_t q = 2 * s; q < 2 * s + 2; ++q) {
+        const int64_t tile = q / 4, row = tile % 2 * 16 + q % 4 * 4, col = tile / 2 * 16;
+        __m512i out[4];
+        turn_quarter(sums.at + tile * 256, q % 4, out);
+        for (int64_t i = 0; i < 4; ++i) store(row + i, col, _mm512_castsi512_ps(out[i]));
+      }
+      return;
+    }
+    for (int64_t r = 4 * s; r < 4 * s + 4; ++r)
+      for (int64_t half = 0; half < 2; ++half)
+        store(r, half * 16, _mm512_load_ps(sums.row(r) + half * 256));
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t) const {}
+  [[ASHLAR_TILES, gnu::always_inline]] void store(int64_t r, int64_t col, __m512 values) const {
+    if (r >= rows) return;
+    const int64_t count = std::clamp<int64_t>(cols - col, 0, 16);
+    _mm512_mask_storeu_ps(x + r * stride + col, __mmask16((1 << count) - 1), values);
+  }
+};
+
+// Makes a panel of `pairs` from blocks of `rows` that are from_bytes apart, a slice at a time.
+template <bool kTurned>
+class Filler {
+ public:
+  Filler() = default;
+  // All of it takes at most `slices` slices.
+  Filler(const std::byte* from, int64_t from_bytes, std::byte* to, int64_t num_blocks,
+         int64_t slices)
+      : from_(from),
+        from_bytes_(from_bytes),
+        to_(to),
+        left_(num_blocks * kSlices),
+        per_slice_((left_ + slices - 1) / slices) {}
+  [[ASHLAR_TILES, gnu::always_inline]] void slice() {
+    for (int64_t n = 0; n < per_slice_ && left_ > 0; ++n) one();
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] void finish() {
+    while (left_ > 0) one();
+  }
+
+ private:
+  [[ASHLAR_TILES, gnu::always_inline]] void one() {
+    kTurned ? turn(from_, to_, part_) : interleave(from_, to_, part_);
+    --left_;
+    if (++part_ < kSlices) return;
+    part_ = 0;
+    from_ += from_bytes_;
+    to_ += kBlockBytes;
+  }
+  const std::byte* from_ = nullptr;
+  int64_t from_bytes_ = 0;
+  std::byte* to_ = nullptr;
+  int64_t left_ = 0, part_ = 0, per_slice_ = 1;
+};
+
+// Multiplies blocks one after the other.  While one is multiplied, the one before is converted, the
+// one before that turned, and the next panel filled.  `idle` stands for blocks that are not there.
+template <typename Block, bool kTurned>
+class Pipeline {
+ public:
+  explicit Pipeline(const Block& idle) : idle_(idle), converted_(idle), turned_(idle) {}
+  // The sums go to `to`, or, if that is null, to the block.
+  [[ASHLAR_TILES, gnu::always_inline]] void multiply(const std::byte* left, const std::byte* right,
+                                                     int64_t steps, const float* start, float* to,
+                                                     const Block& block) {
+    multiply_block(left, right, steps, start, to ? to : sums_[next_].at, *this);
+    advance(block);
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] void finish() {
+    for (int i = 0; i < 2; ++i) {
+      for (int64_t s = 0; s < kSlices; ++s) slice(s);
+      advance(idle_);
+    }
+  }
+  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) {
+    converted_.convert(sums_[1 - next_], s);
+    turned_.turn(s);
+    filler.slice();
+  }
+  Filler<kTurned> filler;
+
+ private:
+  [[ASHLAR_TILES, gnu::always_inline]] void advance(const Block& block) {
+    turned_ = converted_;
+    converted_ = block;
+    next_ = 1 - next_;
+  }
+  Block idle_, converted_, turned_;
+  int next_ = 0;
+  Sums sums_[2] = {};
+};
+
+}  // namespace ashlar::kernels::cpu::newton_schulz
+
+#endif
