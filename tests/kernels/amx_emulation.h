@@ -177,7 +177,7 @@ class AmxEmulation {
       if (const char* fault = check(in.reg)) return fault;
       return std::memset(tiles_.data[in.reg], 0, sizeof tiles_.data[in.reg]), nullptr;
     }
-    if (in.opcode == 0x4B && in.prefix == kF2 && in.memory) return load(in);
+    if (in.opcode == 0x4B && (in.prefix == kF2 || in.prefix == k66) && in.memory) return load(in);
     if (in.opcode == 0x4B && in.prefix == kF3 && in.memory) return store(in);
     if (in.opcode == 0x5C && in.prefix == kF2 && !in.memory)
       return "tdpbf16ps with the prefix of another type";

@@ -117,6 +117,14 @@ void tile(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, flo
   if (!whole) enter();
 }
 
+void strip(const Strip& s) {
+  const int64_t rows = s.c.rows;
+  const bool whole = rows == 2 * kHalf;
+  if (!whole) configure(std::min(rows, kHalf), std::max<int64_t>(rows - kHalf, 1));
+  amx_strip(s);
+  if (!whole) enter();
+}
+
 void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool, std::byte* panel) {
   pack_bf16_panel(source, num_k, num_cols, padded(num_k), panel);
 }
@@ -164,6 +172,7 @@ const Engine& amx_engine() {
       .enter = enter,
       .leave = leave,
       .tile = tile,
+      .strip = strip,
       .tile_to = nullptr,
       .settle = nullptr,
       .fetches_c = false,

@@ -368,6 +368,7 @@ const Engine& bf16_engine() {
       .enter = nullptr,
       .leave = nullptr,
       .tile = tile,
+      .strip = nullptr,
       .tile_to = tile_to,
       .settle = settle,
       .fetches_c = true,

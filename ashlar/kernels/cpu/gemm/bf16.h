@@ -23,4 +23,7 @@ void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float 
 void transpose_bf16_pairs(const std::byte* from, int64_t from_bytes, std::byte* to,
                           int64_t to_bytes);
 
+// See Engine::strip; the tiles are shaped for its rows.
+void amx_strip(const Strip& strip);
+
 }  // namespace ashlar::kernels::cpu::gemm

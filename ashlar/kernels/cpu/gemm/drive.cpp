@@ -1,5 +1,6 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
+#include "ashlar/kernels/cpu/gemm/strips.h"
 
 namespace ashlar::kernels::cpu::gemm {
 namespace {
@@ -158,6 +159,7 @@ void multiply_in_parts(const Product& p, std::span<const int32_t> row_of_group, 
 
 void multiply(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
               const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate) {
+  if (engine.strip) return multiply_strips(ctx, engine, groups, N, K, a, panels, c, accumulate);
   const Product product{ctx, engine, groups, N, K, a, panels, c, accumulate};
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const auto row_of_group =

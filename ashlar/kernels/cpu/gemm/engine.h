@@ -16,6 +16,7 @@
 
 #include "ashlar/core/rounding.h"
 #include "ashlar/kernels/context.h"
+#include "ashlar/kernels/matrix.h"
 
 namespace ashlar::kernels::cpu::gemm {
 
@@ -40,6 +41,24 @@ struct Panel {
   Panel(const std::byte* panel) : data(panel), ahead(panel) {}
   const std::byte *data, *ahead;
   int64_t ahead_step = 0;
+};
+
+// Rows that are read soon.
+struct Ahead {
+  const std::byte* data = nullptr;
+  int64_t row_bytes = 0, stride = 0, rows = 0;  // stride: bytes from row to row
+};
+
+// A strip of c: at most max_rows rows of A times panels that follow each other panel_bytes apart.
+struct Strip {
+  int64_t padded_k;
+  Left a;
+  const std::byte* panels;
+  int64_t panel_bytes;
+  Matrix c;                      // F32 or BF16
+  const float* start = nullptr;  // what the products are added to; null: zeros
+  int64_t start_stride = 0;
+  Ahead ahead = {};  // brought near meanwhile
 };
 
 // Where tile_to leaves its sums.
@@ -88,6 +107,8 @@ struct Engine {
   void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
                int64_t c_stride, bool accumulate);
 
+  // All tiles of a strip.  Null: not on this engine; c is made tile by tile.
+  void (*strip)(const Strip&);
   // tile without accumulate, straight to its place: c in rows of c_bytes.  Null: not on this
   // engine.
   void (*tile_to)(Store store, int64_t rows, int64_t padded_k, const Left& a, const Panel& panel,

@@ -326,6 +326,7 @@ constexpr Engine kEngine = {
     .enter = nullptr,
     .leave = nullptr,
     .tile = tile<kRound>,
+    .strip = nullptr,
     .tile_to = nullptr,
     .settle = nullptr,
     .fetches_c = true,

@@ -18,6 +18,7 @@
 // depend on threads.
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
+#include "ashlar/kernels/cpu/gemm/strips.h"
 
 namespace ashlar::kernels::cpu::gemm {
 namespace {
@@ -209,6 +210,7 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
 
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+  if (engine.strip) return reduce_strips(ctx, engine, groups, N, K, dy, x, dw, accumulate);
   if (engine.k_block != kWholeDepth)
     return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
   const bool own_rows = groups.own_rows, row_tiles = engine.pack_rows_transposed != nullptr;

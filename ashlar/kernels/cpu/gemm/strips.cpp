@@ -1,0 +1,301 @@
+// Whole products from strips (Engine::strip).
+//
+// How it works.  A strip is 32 rows of c; its rows of A stay in the first-level cache, the panels
+// of its task in the second.
+//
+//   multiply_strips   a task is a block of rows and of panels
+//     for each part of K               at most kDepth; more would fill the first-level cache
+//       for each strip of the rows     rows copied where they do not fit (rows_fit)
+//   reduce_strips     a task is a block of dw; per block of its rows
+//     for each part of the tokens      x packed for all columns of the task
+//       for each strip of the rows     dy^T packed for the strip
+//
+// Sums of the parts are added in order in c, or, where c is bf16, in floats on the stack of the
+// task.  Cuts that change sums depend on K and on the tokens of a group only.
+#include "ashlar/kernels/cpu/gemm/strips.h"
+
+#include <cstring>
+
+#include "ashlar/core/error.h"
+#include "ashlar/kernels/cpu/gemm/blocks.h"
+
+namespace ashlar::kernels::cpu::gemm {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+
+// Even parts of a sum, whole multiples of k_pad.
+struct Depths {
+  int64_t pad, padded, count;
+  Depths(const Engine& engine, int64_t k, int64_t most)
+      : pad(engine.k_pad),
+        padded(engine.padded(k)),
+        count(std::max<int64_t>(1, ceil_div(padded, most))) {}
+  int64_t begin(int64_t part) const { return padded / pad * part / count * pad; }
+  int64_t size(int64_t part) const { return begin(part + 1) - begin(part); }
+};
+
+struct Size {
+  static constexpr int64_t kDepth = 1024;
+  static constexpr int64_t kRows = 256, kSumRows = 128, kSumPanels = 12;
+  static constexpr int64_t kPanelsBytes = 768 << 10;  // of one part of a task
+};
+
+// `panels` of num_panels, as many as a task may have, fewer where threads would wait.
+int64_t panels_of_task(int64_t num_panels, int64_t most, int64_t others, int64_t threads) {
+  int64_t cuts = ceil_div(num_panels, std::max<int64_t>(1, most));
+  while (cuts < num_panels && !keeps_busy(cuts * others, threads)) ++cuts;
+  return ceil_div(num_panels, cuts);
+}
+
+// The arguments of a product, and the cut of its sums.
+struct Multiplication {
+  const Engine& engine;
+  int64_t N, K;
+  const Matrix& a;
+  const std::byte* panels;
+  const Matrix& c;
+  bool accumulate;
+  Depths depths;
+
+  Multiplication(const Engine& e, int64_t n, int64_t k, const Matrix& from, const std::byte* b,
+                 const Matrix& to, bool adds)
+      : engine(e),
+        N(n),
+        K(k),
+        a(from),
+        panels(b),
+        c(to),
+        accumulate(adds),
+        depths(e, k, Size::kDepth) {}
+
+  bool has_sums() const { return c.dtype == DType::kBF16 && (accumulate || depths.count > 1); }
+  // Rows of A that a tile reads in place: of its type, and not in a few sets of the first-level
+  // cache.
+  bool rows_fit() const {
+    const int64_t row_bytes = a.stride * size_of(engine.element);
+    return a.dtype == engine.element && K % engine.k_pad == 0 && row_bytes % kPageBytes != 0 &&
+           (depths.count == 1 || row_bytes % (kPageBytes / 2) != 0);
+  }
+};
+
+// A block of c, of one group.
+struct MultiplyTask {
+  const Multiplication& m;
+  RowBlocks::Block rows;
+  int64_t column_group, group, first, num_panels;
+
+  Matrix block() const {
+    const int64_t width = m.engine.width, col = first * width;
+    return m.c.row_range(rows.begin, rows.end)
+        .columns(column_group * m.N + col,
+                 column_group * m.N + std::min(col + num_panels * width, m.N));
+  }
+  Source source() const {
+    return Source{m.a.data, m.a.dtype, m.a.stride}.at(rows.begin, column_group * m.K);
+  }
+  const std::byte* panel(int64_t k) const {
+    return m.panels + (group * m.engine.num_panels(m.N) + first) * m.engine.panel_bytes(m.K) +
+           k * m.engine.width * size_of(m.engine.element);
+  }
+};
+
+void widen(const Matrix& from, const Matrix& to) {
+  for (int64_t r = 0; r < from.rows; ++r)
+    for (int64_t j = 0; j < from.cols; ++j)
+      reinterpret_cast<float*>(to.data)[r * to.stride + j] =
+          float(reinterpret_cast<const bf16*>(from.data)[r * from.stride + j]);
+}
+
+void run_task(const MultiplyTask& task) {
+  const Multiplication& m = task.m;
+  const Engine& engine = m.engine;
+  const int64_t height = engine.max_rows, size = size_of(m.a.dtype);
+  const Matrix c = task.block();
+  alignas(64) float sums[Size::kSumRows * Size::kSumPanels * 32];
+  alignas(64) std::byte copy[32 * (Size::kDepth * 2 + kLine)];
+  const Matrix between = m.has_sums() ? Matrix{reinterpret_cast<std::byte*>(sums), DType::kF32,
+                                               c.rows, c.cols, task.num_panels * engine.width}
+                                      : c;
+  if (m.has_sums() && m.accumulate) widen(c, between);
+  const Source rows = task.source();
+  const bool fits = m.rows_fit();
+  for (int64_t part = 0; part < m.depths.count; ++part) {
+    const int64_t k = m.depths.begin(part), depth = m.depths.size(part),
+                  num_k = std::min(depth, m.K - k);
+    const bool adds = m.accumulate || part > 0, last = part + 1 == m.depths.count;
+    for (int64_t row = 0; row < c.rows; row += height) {
+      const int64_t end = std::min(row + height, c.rows), left = c.rows - end;
+      Strip strip{.padded_k = depth,
+                  .a = {rows.at(row, k).data, rows.stride * size, 0},
+                  .panels = task.panel(k),
+                  .panel_bytes = engine.panel_bytes(m.K),
+                  .c = (last ? c : between).row_range(row, end)};
+      if (!fits) {
+        strip.a = {copy, depth * 2 + kLine, 0};
+        engine.pack_rows(rows.at(row, k), end - row, num_k, false, copy, strip.a.row_bytes);
+      }
+      if (adds) {
+        strip.start = reinterpret_cast<const float*>(between.row_range(row, end).data);
+        strip.start_stride = between.stride;
+      }
+      if (left > 0)
+        strip.ahead = {rows.at(end, k).data, num_k * size, rows.stride * size,
+                       std::min(left, height)};
+      else if (!last)
+        strip.ahead = {rows.at(0, k + depth).data, std::min(depth, m.K - k - depth) * size,
+                       rows.stride * size, std::min(c.rows, height)};
+      engine.strip(strip);
+    }
+  }
+}
+
+// The cut of a block of dw.
+struct ReduceCut {
+  static constexpr int64_t kTokens = 512, kRowPanels = 8, kColPanels = 24;
+  int64_t task_panels, row_tasks, col_panels, col_tasks;
+  // Tasks as large as keep all threads busy to the end; bits do not depend on them.
+  ReduceCut(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
+      : task_panels(engine.num_panels(N)) {
+    const int64_t all = engine.num_panels(K);
+    col_panels = ceil_div(all, ceil_div(all, kColPanels));
+    for (;;) {
+      row_tasks = ceil_div(engine.num_panels(N), task_panels);
+      col_tasks = ceil_div(all, col_panels);
+      if (keeps_busy(groups * row_tasks * col_tasks, threads) || task_panels * col_panels == 1)
+        break;
+      int64_t& larger = task_panels >= col_panels ? task_panels : col_panels;
+      larger = ceil_div(larger, 2);
+    }
+  }
+};
+
+// One task of a reduction.
+struct Reduction {
+  const Engine& engine;
+  Source dy, x;
+  int64_t tokens;
+  Matrix dw;
+  bool accumulate;
+
+  static constexpr int64_t kPanelBytes = ReduceCut::kTokens * kLine;
+  static constexpr int64_t kLeftRowBytes = ReduceCut::kTokens * 2 + kLine;
+
+  void pack_x(int64_t t, int64_t num, int64_t depth, std::byte* panels) const;
+  void run_rows(int64_t t, int64_t num, int64_t depth, const std::byte* panels, int64_t first,
+                int64_t end, bool adds) const;
+  void run() const;
+};
+
+// Rows of 32 tokens at a time, so that each is read along.
+void Reduction::pack_x(int64_t t, int64_t num, int64_t depth, std::byte* panels) const {
+  constexpr int64_t kTokens = 32;
+  const int64_t width = engine.width;
+  for (int64_t i = 0; i < num; i += kTokens)
+    for (int64_t col = 0; col < dw.cols; col += width)
+      engine.pack_panel(x.at(t + i, col), std::min(kTokens, num - i),
+                        std::min(width, dw.cols - col), false,
+                        panels + (col / width * depth + i) * kLine);
+}
+
+void Reduction::run_rows(int64_t t, int64_t num, int64_t depth, const std::byte* panels,
+                         int64_t first, int64_t end, bool adds) const {
+  const int64_t height = engine.max_rows, size = size_of(dy.dtype);
+  alignas(64) std::byte left[32 * kLeftRowBytes];
+  for (int64_t row = first; row < end; row += height) {
+    const int64_t next = std::min(row + height, end);
+    engine.pack_rows_transposed(dy.at(t, row), num, next - row, left, kLeftRowBytes);
+    Strip strip{.padded_k = depth,
+                .a = {left, kLeftRowBytes, 0},
+                .panels = panels,
+                .panel_bytes = depth * kLine,
+                .c = dw.row_range(row, next)};
+    if (adds) {
+      strip.start = reinterpret_cast<const float*>(strip.c.data);
+      strip.start_stride = dw.stride;
+    }
+    if (next < end)
+      strip.ahead = {dy.at(t, next).data, std::min(height, end - next) * size, dy.stride * size,
+                     num};
+    engine.strip(strip);
+  }
+}
+
+void Reduction::run() const {
+  const Depths parts(engine, tokens, ReduceCut::kTokens);
+  alignas(64) std::byte panels[ReduceCut::kColPanels * kPanelBytes];
+  const int64_t block = parts.count > 1 ? ReduceCut::kRowPanels * engine.width : dw.rows;
+  for (int64_t row = 0; row < dw.rows; row += block)
+    for (int64_t part = 0; part < parts.count; ++part) {
+      const int64_t t = parts.begin(part), depth = parts.size(part),
+                    num = std::min(depth, tokens - t);
+      pack_x(t, num, depth, panels);
+      run_rows(t, num, depth, panels, row, std::min(row + block, dw.rows), accumulate || part > 0);
+    }
+}
+
+}  // namespace
+
+void multiply_strips(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
+                     int64_t K, const Matrix& a, const std::byte* panels, const Matrix& c,
+                     bool accumulate) {
+  if (ctx.meta()) return;
+  const Multiplication m(engine, N, K, a, panels, c, accumulate);
+  const int32_t all_rows[2] = {0, int32_t(a.rows)};
+  const RowBlocks blocks(groups.own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
+                         m.has_sums() ? Size::kSumRows : Size::kRows, false);
+  const int64_t column_groups = groups.own_rows ? 1 : groups.count;
+  const int64_t all_panels = engine.num_panels(N);
+  const int64_t part_bytes = ceil_div(engine.padded(K), m.depths.count) * kLine;
+  int64_t most = std::max<int64_t>(4, Size::kPanelsBytes / part_bytes);
+  if (m.has_sums()) most = std::min(most, Size::kSumPanels);
+  const int64_t num_panels = panels_of_task(all_panels, most, blocks.count(), ctx.threads->size());
+  const int64_t panel_blocks = ceil_div(all_panels, num_panels);
+  // Tasks that follow each other read the same panels, or, where groups own rows, the same rows.
+  const bool rows_first = groups.own_rows && groups.count == 1;
+  ctx.threads->run(blocks.count() * panel_blocks, [&](int64_t index, int) {
+    const auto rows = blocks[rows_first ? index % blocks.count() : index / panel_blocks];
+    const int64_t block = rows_first ? index / blocks.count() : index % panel_blocks,
+                  first = block * num_panels;
+    if (first >= all_panels) return;
+    engine.enter();
+    for (int64_t g = 0; g < column_groups; ++g)
+      run_task({m, rows, g, groups.own_rows ? rows.group : g, first,
+                std::min(num_panels, all_panels - first)});
+    engine.leave();
+  });
+}
+
+void reduce_strips(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
+                   int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+  if (ctx.meta()) return;
+  const bool own_rows = groups.own_rows;
+  const ReduceCut cut(engine, groups.count, N, K, ctx.threads->size());
+  ctx.threads->run(groups.count * cut.row_tasks * cut.col_tasks, [&](int64_t task, int) {
+    const int64_t g = task / cut.col_tasks / cut.row_tasks, column_group = own_rows ? 0 : g;
+    const int64_t row = task / cut.col_tasks % cut.row_tasks * cut.task_panels * engine.width,
+                  col = task % cut.col_tasks * cut.col_panels * engine.width;
+    const int64_t rows = std::min(cut.task_panels * engine.width, N - row),
+                  cols = std::min(cut.col_panels * engine.width, K - col);
+    if (rows <= 0 || cols <= 0) return;
+    const int64_t begin = own_rows ? groups.row_of_group[size_t(g)] : 0,
+                  end = own_rows ? groups.row_of_group[size_t(g) + 1] : x.rows;
+    const Matrix block{reinterpret_cast<std::byte*>(dw + (g * N + row) * K + col), DType::kF32,
+                       rows, cols, K};
+    if (begin == end) {
+      if (!accumulate) zero_block(block);
+      return;
+    }
+    engine.enter();
+    Reduction{engine,
+              Source{dy.data, dy.dtype, dy.stride}.at(begin, column_group * N + row),
+              Source{x.data, x.dtype, x.stride}.at(begin, column_group * K + col),
+              end - begin,
+              block,
+              accumulate}
+        .run();
+    engine.leave();
+  });
+}
+
+}  // namespace ashlar::kernels::cpu::gemm
