@@ -1,4 +1,5 @@
 #include "ashlar/kernels/cpu/attention/blocks.h"
+#include "ashlar/kernels/cpu/attention/tiles.h"
 #include "ashlar/kernels/cpu/ops.h"
 
 namespace ashlar::kernels::cpu {
@@ -11,6 +12,9 @@ void attention_forward(const Context& ctx, const Sequence& queries, std::span<co
   // that a count for many keys also holds for fewer; but one token of each document never takes it.
   if (engine && ctx.meta() && decodes_each(call)) return;
   if (engine && !ctx.meta() && is_decode(call)) return attention_decode(call);
+#if defined(__x86_64__)
+  if (attention_has_tiles(call)) return attention_forward_tiles(call);
+#endif
   if (engine) return attention_forward_blocked(*engine, call);
   if (!ctx.meta()) attention_forward_reference(call);
 }

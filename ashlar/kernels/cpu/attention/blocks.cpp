@@ -14,6 +14,7 @@
 #include <climits>
 
 #include "ashlar/core/rounding.h"
+#include "ashlar/kernels/cpu/attention/tiles.h"
 #include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels::cpu {
@@ -140,6 +141,10 @@ const gemm::Engine* attention_engine(const AttentionArgs& call) {
   // On AMX too: multiply_transposed reads a left operand from a panel, which tiles cannot.
   return dtype == DType::kBF16 && isa() >= Isa::kAvx512Bf16 ? &gemm::bf16_engine()
                                                             : &gemm::f32_engine(false);
+}
+
+bool attention_has_tiles(const AttentionArgs& call) {
+  return call.q.dtype == DType::kBF16 && !call.ctx.reference && isa() == Isa::kAmx;
 }
 
 }  // namespace ashlar::kernels::cpu

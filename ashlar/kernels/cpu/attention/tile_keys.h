@@ -1,0 +1,56 @@
+// Keys and values as the right operands of attention on tiles, packed once a call.
+#pragma once
+
+#include <cstring>
+
+#include "ashlar/kernels/cpu/attention/tiles.h"
+
+namespace ashlar::kernels::cpu {
+
+// Per kv head and 32 keys: K^T [D, 32], its columns the even keys, then the odd ones, and V as
+// pairs of keys.  Scores of neighbours thus stand in the same lane of two vectors, of which one
+// shuffle makes the pairs of P.
+struct TileKeys {
+  int64_t depth, width, panels;  // D and V padded
+  std::byte* data = nullptr;
+
+  explicit TileKeys(const AttentionArgs& call)
+      : depth(round_up(call.shape.D, kStrip)),
+        width(round_up(call.shape.V, kStrip)),
+        panels(ceil_div(num_key_rows(call), kStrip)) {
+    const int64_t bytes = call.shape.K * panels * kStrip * (depth + width) * 2;
+    data = call.ctx.workspace->take(DType::kU8, {bytes}).data;
+  }
+  std::byte* key(int64_t j, int64_t panel) const {
+    return data + (j * panels + panel) * kStrip * (depth + width) * 2;
+  }
+  std::byte* value(int64_t j, int64_t panel) const { return key(j, panel) + kStrip * depth * 2; }
+
+  void fill(const gemm::Engine& e, const AttentionArgs& call) const {
+    const int64_t K = call.shape.K, D = call.shape.D, V = call.shape.V;
+    call.ctx.threads->run(panels, [&](int64_t panel, int) {
+      const int64_t row = panel * kStrip, rows = std::min(kStrip, num_key_rows(call) - row);
+      for (int64_t j = 0; j < K; ++j) {
+        pack_keys(e, source_of(call.k, row, j * D, K * D), rows, D, key(j, panel));
+        for (int64_t c = 0; c < V; c += kStrip)
+          e.pack_panel(source_of(call.v, row, j * V + c, K * V), rows, std::min(kStrip, V - c),
+                       false, value(j, panel) + c * kStrip * 2);
+      }
+    });
+  }
+
+ private:
+  void pack_keys(const gemm::Engine& e, const gemm::Source& keys, int64_t rows, int64_t D,
+                 std::byte* to) const {
+    gemm::Source even = keys, odd = keys.at(rows > 1, 0);
+    even.stride *= 2;
+    odd.stride *= 2;
+    alignas(64) std::byte columns[kStrip * kMaxHeadDim * 2];
+    e.pack_panel_transposed(even, D, (rows + 1) / 2, false, to);
+    e.pack_panel_transposed(odd, D, rows / 2, false, columns);
+    for (int64_t line = 0; line < depth / 2; ++line)
+      std::memcpy(to + line * kPairRowBytes + 64, columns + line * kPairRowBytes, 64);
+  }
+};
+
+}  // namespace ashlar::kernels::cpu

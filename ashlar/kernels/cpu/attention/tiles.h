@@ -1,0 +1,96 @@
+// Attention on tiles (AMX): what forward and backward share.
+//
+// Both cut scores into units of 32 by 32, two tiles each way, which take all eight tile registers:
+// four hold sums, two a step of the left operand, two a step of the right one.  All tiles are full:
+// operands are packed with zeros up to 32 rows and columns.
+//
+// Vector units other than those of the tiles work at half rate while tiles are in flight: of the
+// two ports, one alone then multiplies.  Additions, bitwise operations and shuffles keep the other
+// one busy, which decides between equal forms below.
+#pragma once
+
+#include <algorithm>
+#include <climits>
+
+#include "ashlar/kernels/cpu/attention/blocks.h"
+#include "ashlar/kernels/cpu/gemm/amx_tiles.h"
+
+#define ASHLAR_TILES \
+  [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")]]
+
+namespace ashlar::kernels::cpu {
+
+inline constexpr int64_t kStrip = 32;  // rows and columns of a unit
+inline constexpr int64_t kHalfStrip = 16;
+// A panel: 16 pairs of rows, 32 columns.
+inline constexpr int64_t kPairRowBytes = 128, kPanelBytes = 16 * kPairRowBytes;
+
+// The rows of k that each of 32 queries sees; begin == end: none.
+struct Strip {
+  int32_t begin[kStrip], end[kStrip];
+  int32_t lowest, highest;       // no query sees keys outside of [lowest, highest)
+  int32_t full_begin, full_end;  // every query sees all of [full_begin, full_end)
+  bool sees_all(int64_t key) const { return key >= full_begin && key + kStrip <= full_end; }
+};
+
+// The strip from row `first` of a block on; rows outside [row_begin, row_end) see nothing.
+inline void fill_strip(const BlockRanges& ranges, int64_t first, int64_t row_begin, int64_t row_end,
+                       Strip& strip) {
+  strip.lowest = strip.full_end = INT_MAX;
+  strip.highest = strip.full_begin = 0;
+  for (int64_t r = 0; r < kStrip; ++r) {
+    const int64_t row = first + r;
+    const bool ours = row >= row_begin && row < row_end;
+    const int32_t begin = ours ? ranges.begin[row] : 0, end = ours ? ranges.end[row] : 0;
+    strip.begin[r] = begin;
+    strip.end[r] = end;
+    strip.full_begin = std::max(strip.full_begin, begin);
+    strip.full_end = std::min(strip.full_end, end);
+    if (begin == end) continue;
+    strip.lowest = std::min(strip.lowest, begin);
+    strip.highest = std::max(strip.highest, end);
+  }
+}
+
+inline uint32_t first_bits(int32_t n) {
+  return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1;
+}
+
+// The four sums of a unit, `rows` floats apart.
+ASHLAR_TILES inline void zero_sums() {
+  amx::zero<0>();
+  amx::zero<1>();
+  amx::zero<2>();
+  amx::zero<3>();
+}
+ASHLAR_TILES inline void load_sums(const float* from, int64_t rows) {
+  const float* lower = from + kHalfStrip * rows;
+  amx::load<0>(from, rows * 4);
+  amx::load<1>(from + kHalfStrip, rows * 4);
+  amx::load<2>(lower, rows * 4);
+  amx::load<3>(lower + kHalfStrip, rows * 4);
+}
+ASHLAR_TILES inline void store_sums(float* to, int64_t rows) {
+  float* lower = to + kHalfStrip * rows;
+  amx::store<0>(to, rows * 4);
+  amx::store<1>(to + kHalfStrip, rows * 4);
+  amx::store<2>(lower, rows * 4);
+  amx::store<3>(lower + kHalfStrip, rows * 4);
+}
+// Adds the products of 32 left rows, a depth of 32, and a panel.
+ASHLAR_TILES inline void add_products(const std::byte* left, int64_t row_bytes,
+                                      const std::byte* panel) {
+  amx::load<4>(left, row_bytes);
+  amx::load<6>(panel, kPairRowBytes);
+  amx::load<7>(panel + 64, kPairRowBytes);
+  amx::load<5>(left + kHalfStrip * row_bytes, row_bytes);
+  amx::multiply_add<0, 4, 6>();
+  amx::multiply_add<1, 4, 7>();
+  amx::multiply_add<2, 5, 6>();
+  amx::multiply_add<3, 5, 7>();
+}
+
+bool attention_has_tiles(const AttentionArgs& call);  // this call, on this machine
+void attention_forward_tiles(const AttentionArgs& call);
+
+}  // namespace ashlar::kernels::cpu
