@@ -11,6 +11,7 @@
 // kTile or is the first of the block, so that a block stores kStride / kTile states at most.
 #include "ashlar/kernels/cpu/recurrence/chunked.h"
 
+#include "ashlar/kernels/cpu/recurrence/states.h"
 #include "ashlar/kernels/cpu/recurrence/token.h"
 
 namespace ashlar::kernels::cpu {
@@ -19,34 +20,6 @@ namespace {
 using gemm::Engine;
 constexpr int64_t kTile = Recurrence::kTile, kStride = Recurrence::kStride;
 constexpr int64_t kStates = kStride / kTile;  // stored in a block
-
-// The states of a head: columns [columns.first, + columns.values) of number i of [.., H, dk, dv],
-// in rows of `stride`.
-template <typename Real>
-class States {
- public:
-  States(const RecurrenceArgs& x, int64_t h, const ValueColumns& columns, int64_t stride)
-      : x_(x), ops_(row_ops<Real>()), h_(h), columns_(columns), stride_(stride) {}
-  int64_t size() const { return x_.shape.dk * stride_; }
-  void load(const Tensor& states, int64_t i, Real* M) const {
-    if (!states) return void(std::fill_n(M, size(), Real(0)));
-    ops_.copy(view(at(states, i), x_.shape.dk, columns_.values, x_.shape.dv), 1, M, stride_);
-  }
-  void store(const Real* M, const Tensor& states, int64_t i) const {
-    if (!states) return;
-    ops_.copy(view(M, x_.shape.dk, columns_.values, stride_), 1, at(states, i), x_.shape.dv);
-  }
-
- private:
-  Real* at(const Tensor& states, int64_t i) const {
-    return states.as<Real>() + (i * x_.shape.H + h_) * x_.state_size() + columns_.first;
-  }
-  const RecurrenceArgs& x_;
-  const RowOps<Real>& ops_;
-  int64_t h_;
-  ValueColumns columns_;
-  int64_t stride_;
-};
 
 // The private memory of a task.
 template <typename Real>
@@ -86,13 +59,6 @@ void run_tasks(const Engine* engine, const RecurrenceArgs& x, int64_t cols, bool
 
 int64_t group_size(const RecurrenceArgs& x) {
   return x.shape.H / x.shape.K;
-}
-
-// Columns of values that a task of forward takes: whole panels.
-int64_t columns_a_task(const RecurrenceArgs& x) {
-  const int64_t tasks = int64_t(x.chunks.size()) * x.shape.K,
-                cuts = ceil_div(x.ctx.threads->size(), tasks);
-  return std::min(x.shape.dv, padded(ceil_div(x.shape.dv, cuts)));
 }
 
 template <typename Real>
@@ -231,6 +197,12 @@ void for_heads(const Engine* engine, const RecurrenceArgs& x, int64_t cols, bool
 }
 
 }  // namespace
+
+int64_t columns_a_task(const RecurrenceArgs& x) {
+  const int64_t tasks = int64_t(x.chunks.size()) * x.shape.K,
+                cuts = ceil_div(x.ctx.threads->size(), tasks);
+  return std::min(x.shape.dv, padded(ceil_div(x.shape.dv, cuts)));
+}
 
 template <typename Real>
 void recurrence_forward_chunked(const Engine* engine, const RecurrenceArgs& x, const Matrix& out,

@@ -7,6 +7,9 @@
 
 namespace ashlar::kernels::cpu {
 
+// Columns of values that a task of forward takes: whole panels.
+int64_t columns_a_task(const RecurrenceArgs& call);
+
 template <typename Real>
 void recurrence_forward_chunked(const gemm::Engine* engine, const RecurrenceArgs& call,
                                 const Matrix& out, const Tensor& leaving);

@@ -1,4 +1,5 @@
 #include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/cpu/recurrence/amx_chunked.h"
 #include "ashlar/kernels/cpu/recurrence/chunked.h"
 #include "ashlar/kernels/cpu/recurrence/products.h"
 #include "ashlar/kernels/cpu/recurrence/rows.h"
@@ -8,16 +9,22 @@ namespace ashlar::kernels::cpu {
 void recurrence_forward(const Context& ctx, DType compute, const Recurrence& x, const Matrix& out,
                         const Tensor& leaving) {
   const RecurrenceArgs call{x, ctx, compute};
-  if (const gemm::Engine* engine = gemm::engine_for(ctx, compute))
-    return recurrence_forward_chunked<float>(engine, call, out, leaving);
+  const gemm::Engine* engine = gemm::engine_for(ctx, compute);
+#if defined(__x86_64__)
+  if (engine == &gemm::amx_engine()) return amx::recurrence_forward(call, out, leaving);
+#endif
+  if (engine) return recurrence_forward_chunked<float>(engine, call, out, leaving);
   recurrence_forward_reference(call, out, leaving);
 }
 
 void recurrence_backward(const Context& ctx, DType compute, const Recurrence& x,
                          const RecurrenceGradients& g) {
   const RecurrenceArgs call{x, ctx, compute};
-  if (const gemm::Engine* engine = gemm::engine_for(ctx, compute))
-    return recurrence_backward_chunked<float>(engine, call, g);
+  const gemm::Engine* engine = gemm::engine_for(ctx, compute);
+#if defined(__x86_64__)
+  if (engine == &gemm::amx_engine()) return amx::recurrence_backward(call, g);
+#endif
+  if (engine) return recurrence_backward_chunked<float>(engine, call, g);
   recurrence_backward_reference(call, g);
 }
 
