@@ -1,13 +1,15 @@
 # ashlar_embed(<target> <namespace> <function> FILES...): compiles text files into the target.  It
-# defines FUNCTION_text(name), the text of the file of this name (without folder and extension) or
-# null, and FUNCTION_names(), the names of all.
+# defines FUNCTION_text(name), the text of the file of this name or null, and FUNCTION_names(), the
+# names of all.  Names lose folder and extension; "d3.txt" becomes "d3_txt".
 function(ashlar_embed TARGET NAMESPACE FUNCTION)
   set(OUT ${PROJECT_BINARY_DIR}/embedded/${TARGET}_${FUNCTION}.cpp)
   set(CASES "")
   set(NAMES "")
   foreach(FILE ${ARGN})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FILE})
-    get_filename_component(NAME ${FILE} NAME_WE)
+    get_filename_component(NAME ${FILE} NAME)
+    string(REGEX REPLACE "\\.(toml|css|min\\.js|js)$" "" NAME ${NAME})
+    string(REPLACE "." "_" NAME ${NAME})
     file(READ ${FILE} TEXT)
     # A string literal has at most 64 KiB in portable C++: longer texts are joined from several.
     string(LENGTH "${TEXT}" LENGTH)

@@ -36,6 +36,7 @@ void add_score(CLI::App& app, CommandAction& action);
 void add_generate(CLI::App& app, CommandAction& action);
 void add_ckpt(CLI::App& app, CommandAction& action);
 void add_bench(CLI::App& app, CommandAction& action);
+void add_report(CLI::App& app, CommandAction& action);
 void add_info(CLI::App& app, CommandAction& action);
 
 // Parses and runs; returns the exit code.  Never throws.

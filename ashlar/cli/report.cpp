@@ -1,0 +1,34 @@
+// ashlar report RUN_DIR... --out FILE.html [--force]
+#include <CLI/CLI.hpp>
+
+#include "ashlar/cli/command.h"
+#include "ashlar/core/files.h"
+#include "ashlar/report/run_page.h"
+
+namespace ashlar::cli {
+
+void add_report(CLI::App& app, CommandAction& action) {
+  struct Flags {
+    std::vector<std::string> paths;
+    std::string out;
+    Existing existing = Existing::kRefuseUnlessForced;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("report", "one HTML file about a run, or about several");
+  sub->add_option("PATH", flags->paths, "directory of a run (train.run_dir)")->required();
+  sub->add_option("--out", flags->out, "the file to write")->required();
+  add_force(*sub, flags->existing);
+  sub->callback([flags, &action] {
+    action = [flags](Log& log) {
+      check_out(flags->out);
+      const auto files = posix_files();
+      Outputs outputs(*files, {flags->out}, flags->paths, flags->existing);
+      outputs.write(flags->out, report::to_html(report::run_page(*files, flags->paths)));
+      outputs.publish();
+      log.info("wrote {}", flags->out);
+      return 0;
+    };
+  });
+}
+
+}  // namespace ashlar::cli

@@ -1,0 +1,267 @@
+// Writes a page.  Foreign text (names, paths, reasons) is escaped, as HTML in elements and as JSON
+// with "<" escaped in the block of data, so that none of it is markup.
+#include "ashlar/report/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/json.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::report {
+namespace {
+
+constexpr size_t kMaxRows = 200;  // of a chart's table
+
+std::string html(std::string_view text) {
+  std::string out;
+  for (const char c : printable(text)) {
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '&')
+      out += "&amp;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.6g}", value) : std::string();
+}
+
+// A value in the block of data.
+std::string json_number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.7g}", value) : "null";
+}
+
+std::string json_text(std::string_view text) {
+  std::string out;
+  for (const char c : one_line(Ordered(printable(text))))
+    if (c == '<')
+      out += "\\u003c";
+    else
+      out += c;
+  return out;
+}
+
+template <typename Values, typename Body>
+std::string json_list(const Values& values, Body body) {
+  std::string out = "[";
+  for (const auto& value : values) {
+    if (out.size() > 1) out += ',';
+    out += body(value);
+  }
+  return out + ']';
+}
+
+std::string json_of(const PageAxis& axis) {
+  return fmt::format("{{\"label\":{},\"log\":{}}}", json_text(axis.label), axis.log);
+}
+
+std::string json_of(const LineChart& chart) {
+  return fmt::format(
+      "{{\"kind\":\"lines\",\"title\":{},\"x\":{},\"y\":{},\"lines\":{}}}", json_text(chart.title),
+      json_of(chart.x), json_of(chart.y), json_list(chart.lines, [](const Line& line) {
+        return fmt::format("{{\"name\":{},\"markers\":{},\"points\":{}}}", json_text(line.name),
+                           line.markers, json_list(line.points, [](const auto& point) {
+                             return fmt::format("[{},{}]", json_number(point.first),
+                                                json_number(point.second));
+                           }));
+      }));
+}
+
+std::string json_of(const HeatMap& map) {
+  return fmt::format(
+      "{{\"kind\":\"heat\",\"title\":{},\"x\":{},\"y\":{},\"unit\":{},\"columns\":{},\"rows\":{},"
+      "\"values\":{}}}",
+      json_text(map.title), json_text(map.x_label), json_text(map.y_label), json_text(map.unit),
+      json_list(map.columns, json_text), json_list(map.rows, json_text),
+      json_list(map.values, json_number));
+}
+
+std::string json_of(const BarChart& chart) {
+  return fmt::format(
+      "{{\"kind\":\"bars\",\"title\":{},\"x\":{},\"unit\":{},\"categories\":{},\"series\":{}}}",
+      json_text(chart.title), json_text(chart.x_label), json_text(chart.unit),
+      json_list(chart.categories, json_text), json_list(chart.series, [](const auto& series) {
+        return fmt::format("{{\"name\":{},\"values\":{}}}", json_text(series.first),
+                           json_list(series.second, json_number));
+      }));
+}
+
+std::string row_of(std::string_view cell, const std::vector<std::string>& cells) {
+  std::string out = "<tr>";
+  for (const std::string& text : cells) out += fmt::format("<{0}>{1}</{0}>", cell, html(text));
+  return out + "</tr>\n";
+}
+
+// A table, of whose rows at most kMaxRows are written: evenly spaced ones, and the last.
+std::string table_of(const PageTable& table) {
+  std::string out = "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead>" +
+                    row_of("th", table.columns) + "</thead>\n<tbody>\n";
+  const size_t step = (table.rows.size() + kMaxRows - 1) / kMaxRows;
+  for (size_t i = 0; i < table.rows.size(); ++i)
+    if (step <= 1 || i % step == 0 || i + 1 == table.rows.size())
+      out += row_of("td", table.rows[i]);
+  out += "</tbody></table></div>\n";
+  if (step > 1)
+    out += fmt::format("<p class=\"note\">Every {} of {} rows, and the last.</p>\n",
+                       step == 2   ? "second"
+                       : step == 3 ? "third"
+                                   : fmt::format("{}th", step),
+                       format_thousands(int64_t(table.rows.size())));
+  return out;
+}
+
+// A row for every x that a line has.
+PageTable rows_of(const LineChart& chart) {
+  PageTable table{"", {chart.x.label}, {}, ""};
+  std::map<double, std::vector<double>> rows;
+  for (size_t i = 0; i < chart.lines.size(); ++i) {
+    table.columns.push_back(chart.lines[i].name);
+    for (const auto& [x, y] : chart.lines[i].points)
+      if (std::isfinite(y)) {
+        auto& row = rows[x];
+        row.resize(chart.lines.size(), std::nan(""));
+        row[i] = y;
+      }
+  }
+  for (const auto& [x, values] : rows) {
+    std::vector<std::string> cells = {number(x)};
+    for (const double value : values) cells.push_back(number(value));
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+PageTable rows_of(const HeatMap& map) {
+  PageTable table{"", {map.y_label}, {}, ""};
+  table.columns.insert(table.columns.end(), map.columns.begin(), map.columns.end());
+  for (size_t r = 0; r < map.rows.size(); ++r) {
+    std::vector<std::string> cells = {map.rows[r]};
+    for (size_t c = 0; c < map.columns.size(); ++c)
+      cells.push_back(number(map.values[r * map.columns.size() + c]));
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+PageTable rows_of(const BarChart& chart) {
+  PageTable table{"", {chart.x_label}, {}, ""};
+  for (const auto& [name, values] : chart.series)
+    table.columns.push_back(chart.unit.empty() ? name : fmt::format("{}, {}", name, chart.unit));
+  for (size_t i = 0; i < chart.categories.size(); ++i) {
+    std::vector<std::string> cells = {chart.categories[i]};
+    for (const auto& [name, values] : chart.series) cells.push_back(number(values[i]));
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+// Collects the data of charts while the body is written.
+struct Writer {
+  std::vector<std::string> data;
+
+  template <typename Chart>
+  std::string figure(const Chart& chart) {
+    data.push_back(json_of(chart));
+    return fmt::format(
+               "<figure data-chart=\"{}\"><figcaption>{}</figcaption>\n<div "
+               "class=\"plot\"></div>\n",
+               data.size() - 1, html(chart.title)) +
+           note(chart.note) + "<details><summary>Rows</summary>\n" + table_of(rows_of(chart)) +
+           "</details></figure>\n";
+  }
+  static std::string note(const std::string& text) {
+    return text.empty() ? "" : fmt::format("<p class=\"note\">{}</p>\n", html(text));
+  }
+  std::string operator()(const LineChart& chart) { return figure(chart); }
+  std::string operator()(const HeatMap& map) { return figure(map); }
+  std::string operator()(const BarChart& chart) { return figure(chart); }
+  std::string operator()(const PageTable& table) {
+    const std::string title =
+        table.title.empty() ? "" : fmt::format("<h3>{}</h3>\n", html(table.title));
+    return title + table_of(table) + note(table.note);
+  }
+};
+
+std::string_view mood_class(Mood mood) {
+  switch (mood) {
+    case Mood::kGood:
+      return "good";
+    case Mood::kWarning:
+      return "warning";
+    case Mood::kBad:
+      return "bad";
+    case Mood::kPlain:
+      break;
+  }
+  return "plain";
+}
+
+std::string header_of(const Page& page) {
+  std::string out = fmt::format("<header><h1>{}</h1>\n", html(page.title));
+  if (!page.subtitle.empty()) out += fmt::format("<p>{}</p>\n", html(page.subtitle));
+  if (!page.banner.empty())
+    out += fmt::format("<p class=\"banner {}\" role=\"status\">{}</p>\n", mood_class(page.mood),
+                       html(page.banner));
+  if (page.sections.size() > 1) {
+    out += "<nav aria-label=\"Sections\"><ul>\n";
+    for (size_t i = 0; i < page.sections.size(); ++i)
+      out += fmt::format("<li><a href=\"#section-{}\">{}</a></li>\n", i,
+                         html(page.sections[i].heading));
+    out += "</ul></nav>\n";
+  }
+  if (!page.facts.empty()) {
+    out += "<dl>\n";
+    for (const auto& [name, value] : page.facts)
+      out += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", html(name), html(value));
+    out += "</dl>\n";
+  }
+  return out + "</header>\n";
+}
+
+}  // namespace
+
+std::string to_html(const Page& page) {
+  bool any = false;
+  for (const PageSection& section : page.sections) any = any || !section.items.empty();
+  ASHLAR_REQUIRE(any, kConfig, "{}: there is nothing to report", printable(page.title));
+  Writer writer;
+  std::string body = header_of(page) + "<main>\n";
+  for (size_t i = 0; i < page.sections.size(); ++i) {
+    const PageSection& section = page.sections[i];
+    body += fmt::format(
+        "<section id=\"section-{0}\" aria-labelledby=\"heading-{0}\"><h2 "
+        "id=\"heading-{0}\">{1}</h2>\n",
+        i, html(section.heading));
+    if (!section.text.empty()) body += fmt::format("<p>{}</p>\n", html(section.text));
+    for (const Item& item : section.items) body += std::visit(writer, item);
+    body += "</section>\n";
+  }
+  body += "</main>\n";
+  const std::string data = json_list(writer.data, [](const std::string& chart) { return chart; });
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+      "content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" "
+      "content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>\n{}"
+      "</style></head>\n<body>\n{}<noscript><p class=\"note\">Charts need JavaScript; every "
+      "chart's "
+      "rows are in the table under it.</p></noscript>\n<script type=\"application/json\" "
+      "id=\"data\">{}</script>\n<!-- d3, copied into this file under this licence:\n{}-->\n<script>"
+      "{}</script>\n<script>\n{}</script>\n</body></html>\n",
+      html(page.title), asset_text("page"), body, data, asset_text("d3_txt"), asset_text("d3"),
+      asset_text("charts"));
+}
+
+}  // namespace ashlar::report

@@ -1,0 +1,128 @@
+#include "ashlar/report/run_page.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/errors.h"
+
+namespace ashlar::report {
+namespace {
+
+std::string step_row(int step, double loss) {
+  return fmt::format(
+      "{{\"step\":{},\"samples\":4,\"tokens\":{},\"loss\":{},\"lr\":3e-05,\"gradient_norm\":1.5,"
+      "\"load_entropy\":0.9,\"max_load\":1.8,\"applied\":true,\"skipped\":0,\"step_s\":0.25,"
+      "\"data_stall_s\":0.0,\"checkpoint_blocked_s\":1e-06,\"tokens_per_s\":8192,\"tflops\":0.04,"
+      "\"mfu\":0.5,\"mfu_convention\":\"exact-causal\",\"memory_peak_bytes\":598502592}}\n",
+      step, 2048 * step, loss);
+}
+
+TEST(RunRows, ReadsStepsAndEvents) {
+  const RunRows rows =
+      read_rows("{\"event\":\"start\",\"step\":0,\"isa\":\"amx\"}\n" + step_row(1, 9) +
+                step_row(2, 8) + "{\"event\":\"evaluation\",\"step\":2,\"validation_loss\":8.5}\n" +
+                "{\"step\":3,\"loss\":null,\"odd\":\"a b\",\"applied\":false}\n");
+  ASSERT_EQ(rows.num_steps(), 3u);
+  EXPECT_EQ(rows.of(StepColumn::kLoss)[1], 8);
+  EXPECT_EQ(rows.of(StepColumn::kTokens)[1], 4096);
+  EXPECT_EQ(rows.of(StepColumn::kMemoryPeakBytes)[0], 598502592);
+  EXPECT_TRUE(std::isnan(rows.of(StepColumn::kLoss)[2]));
+  ASSERT_EQ(rows.events.size(), 2u);
+  EXPECT_EQ(rows.events[1]["validation_loss"], 8.5);
+  EXPECT_EQ(rows.num_damaged, 0);
+}
+
+TEST(RunRows, KeysInAnyOrder) {
+  const RunRows rows = read_rows("{\"mfu\":0.5,\"step\":7,\"loss\":2}\n");
+  ASSERT_EQ(rows.num_steps(), 1u);
+  EXPECT_EQ(rows.of(StepColumn::kStep)[0], 7);
+  EXPECT_EQ(rows.of(StepColumn::kMfu)[0], 0.5);
+}
+
+TEST(RunRows, LaterRowsOfAStepCountAndTornLinesDoNot) {
+  const RunRows rows =
+      read_rows(step_row(1, 9) + step_row(2, 8) + step_row(3, 7) + step_row(2, 6) +
+                "{\"step\":3,\"lo\n" + "[1]\n" + "{}\n" + "{\"step\":3,\"loss\":5");
+  ASSERT_EQ(rows.num_steps(), 2u);
+  EXPECT_EQ(rows.of(StepColumn::kLoss)[1], 6);
+  EXPECT_EQ(rows.num_damaged, 3);
+}
+
+RecordedRun small_run() {
+  RecordedRun run;
+  run.name = "nano";
+  run.recipe = "[run]\nname = \"nano\"\n";
+  std::string text = "{\"event\":\"start\",\"step\":0,\"isa\":\"amx\"}\n";
+  for (int i = 1; i <= 50; ++i) text += step_row(i, 9 - i * 0.1);
+  text += "{\"event\":\"memory\",\"step\":0,\"tags\":{\"weights\":1048576,\"saved\":2097152}}\n";
+  text += "{\"event\":\"expert_loads\",\"step\":10,\"blocks\":{\"0\":[1,3],\"1\":[2,2]}}\n";
+  text += "{\"event\":\"evaluation\",\"step\":50,\"validation_loss\":4.5}\n";
+  text +=
+      "{\"event\":\"checkpoint\",\"step\":50,\"phases\":{\"copy\":{\"max_s\":0.1},\"write\":{\"max_"
+      "s\":0.2}},\"slow\":[{\"rank\":3,\"host\":\"n07\",\"phase\":\"write\",\"seconds\":0.2,"
+      "\"median_s\":0.01}]}\n";
+  text += "{\"event\":\"skip\",\"step\":20,\"reason\":\"loss <b>\"}\n";
+  run.rows = read_rows(text);
+  return run;
+}
+
+// The charts of a page, by title.
+const Item* item_of(const Page& page, std::string_view title) {
+  for (const PageSection& section : page.sections)
+    for (const Item& item : section.items)
+      if (std::visit([&](const auto& value) { return value.title == title; }, item)) return &item;
+  return nullptr;
+}
+
+TEST(RunPage, HasChartsForWhatTheRowsHold) {
+  const RecordedRun run = small_run();
+  const Page page = run_page({&run, 1});
+  const auto* loss = std::get_if<LineChart>(item_of(page, "Loss over steps"));
+  ASSERT_TRUE(loss);
+  ASSERT_EQ(loss->lines.size(), 2u);
+  EXPECT_EQ(loss->lines[0].points.size(), 50u);
+  EXPECT_EQ(loss->lines[1].name, "validation loss");
+  const auto* experts = std::get_if<HeatMap>(item_of(page, "Load of every expert, block 0"));
+  ASSERT_TRUE(experts);
+  EXPECT_EQ(experts->values, (std::vector<double>{0.5, 1.5}));
+  const auto* saves =
+      std::get_if<BarChart>(item_of(page, "Phases of saves, each by its slowest rank"));
+  ASSERT_TRUE(saves);
+  EXPECT_EQ(saves->series[1].second, std::vector<double>{200});
+  const auto* memory = std::get_if<BarChart>(item_of(page, "Memory of rank 0 by purpose"));
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(memory->series.size(), 2u);
+  EXPECT_TRUE(item_of(page, "Ranks that took much longer than others in a save"));
+  EXPECT_EQ(item_of(page, "Losses of routers"), nullptr);
+  const std::string html = to_html(page);
+  EXPECT_NE(html.find("loss &lt;b&gt;"), std::string::npos);
+  EXPECT_NE(html.find("name = &quot;nano&quot;"), std::string::npos);
+}
+
+TEST(RunPage, RunsOverEachOther) {
+  RecordedRun runs[2] = {small_run(), small_run()};
+  runs[1].name = "other";
+  const Page page = run_page(runs);
+  const auto* loss = std::get_if<LineChart>(item_of(page, "Loss over steps"));
+  ASSERT_TRUE(loss);
+  ASSERT_EQ(loss->lines.size(), 4u);
+  EXPECT_EQ(loss->lines[2].name, "loss of other");
+}
+
+TEST(RunPage, RefusesADirectoryWithoutRows) {
+  const auto files = memory_files();
+  EXPECT_NE(testing_support::message_of(ErrorKind::kData, [&] { read_run(*files, "nowhere"); })
+                .find("nowhere: no metrics.jsonl"),
+            std::string::npos);
+  files->make_directories("empty");
+  write_text(*files, "empty/metrics.jsonl", "");
+  EXPECT_NE(testing_support::message_of(ErrorKind::kData, [&] { read_run(*files, "empty"); })
+                .find("no row of a step"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace ashlar::report
