@@ -22,6 +22,9 @@ void attention_forward(const Context& ctx, const Sequence& queries, std::span<co
 void attention_backward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
                         const Attention& x, const AttentionGradients& gradients) {
   const AttentionArgs call{x, ctx, queries, keys};
+#if defined(__x86_64__)
+  if (attention_has_tiles(call)) return attention_backward_tiles(call, gradients);
+#endif
   if (const gemm::Engine* engine = attention_engine(call))
     return attention_backward_blocked(*engine, call, gradients);
   if (!ctx.meta()) attention_backward_reference(call, gradients);

@@ -7,6 +7,27 @@
 
 namespace ashlar::kernels::cpu {
 
+// The transpose of `rows` (at most 32) rows of `depth` elements as a panel, whose columns are the
+// even rows, then the odd ones.
+inline void pack_even_odd(const gemm::Engine& e, const gemm::Source& source, int64_t rows,
+                          int64_t depth, std::byte* panel) {
+  gemm::Source even = source, odd = source.at(rows > 1, 0);
+  even.stride *= 2;
+  odd.stride *= 2;
+  alignas(64) std::byte columns[kStrip * kMaxHeadDim * 2];
+  e.pack_panel_transposed(even, depth, (rows + 1) / 2, false, panel);
+  e.pack_panel_transposed(odd, depth, rows / 2, false, columns);
+  for (int64_t line = 0; line < round_up(depth, kStrip) / 2; ++line)
+    std::memcpy(panel + line * kPairRowBytes + 64, columns + line * kPairRowBytes, 64);
+}
+
+// At most 32 rows of `columns` elements as panels of pairs of rows.
+inline void pack_pairs(const gemm::Engine& e, const gemm::Source& source, int64_t rows,
+                       int64_t columns, std::byte* to) {
+  for (int64_t c = 0; c < columns; c += kStrip)
+    e.pack_panel(source.at(0, c), rows, std::min(kStrip, columns - c), false, to + c * kStrip * 2);
+}
+
 // Per kv head and 32 keys: K^T [D, 32], its columns the even keys, then the odd ones, and V as
 // pairs of keys.  Scores of neighbours thus stand in the same lane of two vectors, of which one
 // shuffle makes the pairs of P.
@@ -31,25 +52,10 @@ struct TileKeys {
     call.ctx.threads->run(panels, [&](int64_t panel, int) {
       const int64_t row = panel * kStrip, rows = std::min(kStrip, num_key_rows(call) - row);
       for (int64_t j = 0; j < K; ++j) {
-        pack_keys(e, source_of(call.k, row, j * D, K * D), rows, D, key(j, panel));
-        for (int64_t c = 0; c < V; c += kStrip)
-          e.pack_panel(source_of(call.v, row, j * V + c, K * V), rows, std::min(kStrip, V - c),
-                       false, value(j, panel) + c * kStrip * 2);
+        pack_even_odd(e, source_of(call.k, row, j * D, K * D), rows, D, key(j, panel));
+        pack_pairs(e, source_of(call.v, row, j * V, K * V), rows, V, value(j, panel));
       }
     });
-  }
-
- private:
-  void pack_keys(const gemm::Engine& e, const gemm::Source& keys, int64_t rows, int64_t D,
-                 std::byte* to) const {
-    gemm::Source even = keys, odd = keys.at(rows > 1, 0);
-    even.stride *= 2;
-    odd.stride *= 2;
-    alignas(64) std::byte columns[kStrip * kMaxHeadDim * 2];
-    e.pack_panel_transposed(even, D, (rows + 1) / 2, false, to);
-    e.pack_panel_transposed(odd, D, rows / 2, false, columns);
-    for (int64_t line = 0; line < depth / 2; ++line)
-      std::memcpy(to + line * kPairRowBytes + 64, columns + line * kPairRowBytes, 64);
   }
 };
 

@@ -92,5 +92,6 @@ ASHLAR_TILES inline void add_products(const std::byte* left, int64_t row_bytes,
 
 bool attention_has_tiles(const AttentionArgs& call);  // this call, on this machine
 void attention_forward_tiles(const AttentionArgs& call);
+void attention_backward_tiles(const AttentionArgs& call, const AttentionGradients& gradients);
 
 }  // namespace ashlar::kernels::cpu
