@@ -66,10 +66,10 @@ TEST_F(Amx, ThePeakLoopMultipliesAsOftenAsItClaims) {
 struct AmxDims {
   int64_t T, N, K;
 };
-constexpr AmxDims kAmxDims[] = {{1, 1, 1},     {1, 17, 3},   {3, 65, 17},  {17, 3, 65},
-                                {16, 32, 32},  {65, 33, 64}, {29, 15, 31}, {33, 1, 34},
-                                {31, 31, 32},  {48, 32, 96}, {32, 64, 33}, {97, 70, 40},
-                                {20, 40, 2048}};
+constexpr AmxDims kAmxDims[] = {{1, 1, 1},      {1, 17, 3},     {3, 65, 17},   {17, 3, 65},
+                                {16, 32, 32},   {65, 33, 64},   {29, 15, 31},  {33, 1, 34},
+                                {31, 31, 32},   {48, 32, 96},   {32, 64, 33},  {97, 70, 40},
+                                {20, 40, 2048}, {40, 1100, 33}, {530, 20, 100}};
 
 double at(const Matrix& m, int64_t row, int64_t col) {
   const int64_t i = row * m.stride + col;

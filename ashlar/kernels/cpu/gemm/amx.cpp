@@ -13,6 +13,8 @@
 //
 // enter, called before the tiles of a task, configures the registers for full tiles; a tile with
 // fewer rows configures them for itself, and restores them.
+#include <immintrin.h>
+
 #include <algorithm>
 
 #include "ashlar/core/rounding.h"
@@ -46,6 +48,7 @@ void enter() {
   configure(kHalf, kHalf);
 }
 [[gnu::target("amx-tile,amx-bf16")]] void leave() {
+  _mm_sfence();  // strips may have streamed
   amx::release();
 }
 
@@ -139,16 +142,11 @@ void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std:
   pack_bf16_rows(source, num_rows, num_k, padded(num_k), to, row_bytes);
 }
 
-// 32 tokens at a time: a panel of their pairs, then that panel transposed, pair by pair.
 void pack_rows_transposed(const Source& source, int64_t num_k, int64_t num_cols, std::byte* to,
                           int64_t row_bytes) {
-  alignas(64) std::byte panel[kPanelStepBytes];
-  for (int64_t k = 0; k < num_k; k += kStep) {
-    pack_bf16_panel(source.at(k, 0), std::min(kStep, num_k - k), num_cols, kStep, panel);
-    for (int64_t half = 0; half < 2; ++half)
-      transpose_bf16_pairs(panel + half * 64, kPanelRowBytes, to + half * kHalf * row_bytes + k * 2,
-                           row_bytes);
-  }
+  for (int64_t k = 0; k < num_k; k += kStep)
+    transpose_bf16_block(source.at(k, 0), std::min(kStep, num_k - k), num_cols, to + k * 2,
+                         row_bytes);
 }
 
 }  // namespace

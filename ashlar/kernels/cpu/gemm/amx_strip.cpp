@@ -5,9 +5,10 @@
 // the hint that they are not read soon, so that they do not displace A.  Rows of c grow to the
 // right, where the hardware sees one stream a row.
 //
-// Two things are spread over the steps of k, where the multiplier would else wait for them
-// (Meanwhile): the tile before, left in a buffer, is rounded to its rows of bf16, and the rows of
-// the next strip are brought near.  Fetching lines of c before they are written gains nothing.
+// Other work is spread over the steps of k, where the multiplier would else wait for it
+// (Meanwhile): the tile before, left in a buffer, is brought to its place (Departure), the rows of
+// the next strip are fetched, and pieces of the caller's work are done (Beside).  Fetching lines of
+// c before they are written gains nothing.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12's own header trips over both (PR 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -58,34 +59,54 @@ struct Lines {
   }
 };
 
-// Rows of a tile of floats, to be rounded to their places.
-struct Rounding {
+// How sums leave their tile.
+enum class Leave { kInPlace, kRounded, kStreamed };
+
+// Rows of a tile of floats, to be brought to their places: as bf16, or past the caches.
+template <Leave kLeave>
+struct Departure {
   const float* from = nullptr;
   std::byte* to = nullptr;
   int64_t stride = 0, rows = 0;
-  [[ASHLAR_TILES]] void round_row(const float* row, std::byte* place) const {
-    _mm512_storeu_si512(
-        place, (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(row + kTall), _mm512_load_ps(row)));
+  [[ASHLAR_TILES]] void one(const float* row, std::byte* place) const {
+    const __m512 low = _mm512_load_ps(row), high = _mm512_load_ps(row + kTall);
+    if constexpr (kLeave == Leave::kRounded) {
+      _mm512_storeu_si512(place, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    } else {
+      _mm512_stream_ps(reinterpret_cast<float*>(place), low);
+      _mm512_stream_ps(reinterpret_cast<float*>(place + kCacheLine), high);
+    }
   }
-  [[ASHLAR_TILES]] void round_two() {
+  [[ASHLAR_TILES]] void two() {
     if (rows < 2) return;
-    round_row(from, to);
-    round_row(from + kBf16Width, to + stride);
+    one(from, to);
+    one(from + kBf16Width, to + stride);
     from += 2 * kBf16Width;
     to += 2 * stride;
     rows -= 2;
   }
   [[ASHLAR_TILES]] void finish() {
-    while (rows >= 2) round_two();
-    if (rows) round_row(from, to);
+    while (rows >= 2) two();
+    if (rows) one(from, to);
     rows = 0;
   }
 };
 
+// Pieces of other work, evenly over the steps of a strip.
+struct Pieces {
+  Beside work;
+  int64_t steps, sum = 0, next = 0;
+  [[ASHLAR_TILES]] void step() {
+    for (sum += work.pieces; sum >= steps; sum -= steps) work.run(work.state, next++);
+  }
+};
+
+template <Leave kLeave>
 struct Meanwhile {
-  Rounding rounding;
+  Departure<kLeave> departure;
   int64_t pairs;  // of rows, at a step
   Lines lines;
+  Pieces pieces;
 };
 
 // Sums begin at `start`, or with zeros, and end at `to`; both have rows of so many bytes.
@@ -97,9 +118,9 @@ struct Sums {
 };
 
 // All rows of A in one register of 16, or in two.
-template <bool kTwo, bool kRounds>
+template <bool kTwo, Leave kLeave>
 [[ASHLAR_TILES]] inline void tile(int64_t padded_k, const Left& a, const std::byte* panel,
-                                  const Sums& sums, Meanwhile& meanwhile) {
+                                  const Sums& sums, Meanwhile<kLeave>& meanwhile) {
   const int64_t lower = kTall * a.row_bytes;
   if (sums.start) {
     const auto* from = reinterpret_cast<const std::byte*>(sums.start);
@@ -123,9 +144,10 @@ template <bool kTwo, bool kRounds>
     amx::multiply_add<1, 4, 7>();
     if (kTwo) amx::multiply_add<2, 5, 6>();
     if (kTwo) amx::multiply_add<3, 5, 7>();
-    if (kRounds)
-      for (int64_t i = 0; i < meanwhile.pairs; ++i) meanwhile.rounding.round_two();
+    if (kLeave != Leave::kInPlace)
+      for (int64_t i = 0; i < meanwhile.pairs; ++i) meanwhile.departure.two();
     meanwhile.lines.fetch();
+    if (meanwhile.pieces.work.pieces) meanwhile.pieces.step();
   }
   auto* to = reinterpret_cast<std::byte*>(sums.to);
   amx::store<0>(to, sums.to_bytes);
@@ -161,14 +183,16 @@ template <bool kRounds>
   }
 }
 
-template <bool kTwo, bool kRounds>
+template <bool kTwo, Leave kLeave>
 [[gnu::target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")]] void strip_of(
     const Strip& s) {
+  constexpr bool kRounds = kLeave == Leave::kRounded;
   constexpr int64_t kSize = kRounds ? 2 : 4;
   const int64_t c_bytes = s.c.stride * kSize, steps = s.padded_k / kDeep,
                 tiles = ceil_div(s.c.cols, kBf16Width);
   alignas(64) float buffers[2][kTileFloats];
-  Meanwhile meanwhile{{}, ceil_div(s.c.rows, 2 * steps), Lines(s.ahead, steps * tiles)};
+  Meanwhile<kLeave> meanwhile{
+      {}, ceil_div(s.c.rows, 2 * steps), Lines(s.ahead, steps * tiles), {s.beside, steps * tiles}};
   const std::byte* panel = s.panels;
   for (int64_t i = 0; i < tiles; ++i, panel += s.panel_bytes) {
     const int64_t col = i * kBf16Width, cols = std::min(kBf16Width, s.c.cols - col);
@@ -176,7 +200,7 @@ template <bool kTwo, bool kRounds>
     float* const buffer = buffers[i % 2];
     Sums sums{s.start ? s.start + col : nullptr, s.start_stride * 4, buffer, kRowBytes};
     const bool whole = cols == kBf16Width;
-    if (!kRounds && whole) {
+    if (kLeave == Leave::kInPlace && whole) {
       sums.to = reinterpret_cast<float*>(c);
       sums.to_bytes = c_bytes;
     }
@@ -185,23 +209,29 @@ template <bool kTwo, bool kRounds>
       sums.start = buffer;
       sums.start_bytes = kRowBytes;
     }
-    tile<kTwo, kRounds>(s.padded_k, s.a, panel, sums, meanwhile);
-    meanwhile.rounding.finish();
+    tile<kTwo>(s.padded_k, s.a, panel, sums, meanwhile);
+    meanwhile.departure.finish();
     if (!whole)
       store_columns<kRounds>(buffer, c, c_bytes, s.c.rows, cols);
-    else if (kRounds)
-      meanwhile.rounding = {buffer, c, c_bytes, s.c.rows};
+    else if (kLeave != Leave::kInPlace)
+      meanwhile.departure = {buffer, c, c_bytes, s.c.rows};
   }
-  meanwhile.rounding.finish();
+  meanwhile.departure.finish();
 }
 
 }  // namespace
 
 void amx_strip(const Strip& s) {
+  const auto leave = [&]<Leave kLeave>() {
+    s.c.rows > kTall ? strip_of<true, kLeave>(s) : strip_of<false, kLeave>(s);
+  };
+  const bool lines = uintptr_t(s.c.data) % kCacheLine == 0 && s.c.stride * 4 % kCacheLine == 0;
   if (s.c.dtype == DType::kBF16)
-    s.c.rows > kTall ? strip_of<true, true>(s) : strip_of<false, true>(s);
+    leave.operator()<Leave::kRounded>();
+  else if (s.stream && lines)
+    leave.operator()<Leave::kStreamed>();
   else
-    s.c.rows > kTall ? strip_of<true, false>(s) : strip_of<false, false>(s);
+    leave.operator()<Leave::kInPlace>();
 }
 
 }  // namespace ashlar::kernels::cpu::gemm

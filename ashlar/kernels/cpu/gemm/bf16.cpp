@@ -344,6 +344,54 @@ void pack_bf16_rows(const Source& source, int64_t num_rows, int64_t num_k, int64
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * to_bytes, rows[i]);
 }
 
+// Four rows, 8 apart, meet in the lanes of a vector as they are loaded; 8 x 8 elements are then
+// transposed within each lane.
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void transpose_bf16_block(
+    const Source& source, int64_t num_k, int64_t num_cols, std::byte* to, int64_t to_bytes) {
+  constexpr int64_t kSide = 32, kLaneBytes = 16;
+  alignas(64) std::byte block[kSide * kSide * 2];
+  const std::byte* from = source.data;
+  int64_t from_bytes = source.stride * 2;
+  if (source.dtype != DType::kBF16 || num_k < kSide || num_cols < kSide) {
+    for (int64_t k = 0; k < kSide; ++k)
+      _mm512_store_si512(block + k * kSide * 2,
+                         load32(source.at(k, 0).data, source.dtype, k < num_k ? num_cols : 0));
+    from = block;
+    from_bytes = kSide * 2;
+  }
+  for (int64_t lane = 0; lane < 4; ++lane, from += kLaneBytes) {
+    __m512i rows[8], pairs[8], fours[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      const std::byte* at = from + i * from_bytes;
+      const auto four = [&](int64_t k) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + k * from_bytes));
+      };
+      rows[i] = _mm512_castsi128_si512(four(0));
+      rows[i] = _mm512_inserti32x4(rows[i], four(8), 1);
+      rows[i] = _mm512_inserti32x4(rows[i], four(16), 2);
+      rows[i] = _mm512_inserti32x4(rows[i], four(24), 3);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      pairs[i] = _mm512_unpacklo_epi16(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm512_unpackhi_epi16(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      fours[i] = _mm512_unpacklo_epi32(pairs[i], pairs[i + 2]);
+      fours[i + 1] = _mm512_unpackhi_epi32(pairs[i], pairs[i + 2]);
+      fours[i + 2] = _mm512_unpacklo_epi32(pairs[i + 1], pairs[i + 3]);
+      fours[i + 3] = _mm512_unpackhi_epi32(pairs[i + 1], pairs[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i, to += 2 * to_bytes) {
+      _mm512_storeu_si512(to, _mm512_unpacklo_epi64(fours[i], fours[i + 4]));
+      _mm512_storeu_si512(to + to_bytes, _mm512_unpackhi_epi64(fours[i], fours[i + 4]));
+    }
+  }
+}
+
 void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float factor, float* to) {
   source.dtype == DType::kBF16 ? scale_rows_of<true>(source, num_rows, num_cols, factor, to)
                                : scale_rows_of<false>(source, num_rows, num_cols, factor, to);

@@ -49,6 +49,13 @@ struct Ahead {
   int64_t row_bytes = 0, stride = 0, rows = 0;  // stride: bytes from row to row
 };
 
+// Work that is done in small pieces between the steps of a strip.
+struct Beside {
+  void (*run)(const void* state, int64_t piece) = nullptr;
+  const void* state = nullptr;
+  int64_t pieces = 0;
+};
+
 // A strip of c: at most max_rows rows of A times panels that follow each other panel_bytes apart.
 struct Strip {
   int64_t padded_k;
@@ -58,7 +65,9 @@ struct Strip {
   Matrix c;                      // F32 or BF16
   const float* start = nullptr;  // what the products are added to; null: zeros
   int64_t start_stride = 0;
-  Ahead ahead = {};  // brought near meanwhile
+  Ahead ahead = {};     // brought near meanwhile
+  Beside beside = {};   // done meanwhile, all of it
+  bool stream = false;  // c is not read soon: past the caches; the engine's `leave` ends it
 };
 
 // Where tile_to leaves its sums.

@@ -8,7 +8,7 @@
 //       for each strip of the rows     rows copied where they do not fit (rows_fit)
 //   reduce_strips     a task is a block of dw; per block of its rows
 //     for each part of the tokens      x packed for all columns of the task
-//       for each strip of the rows     dy^T packed for the strip
+//       for each strip of the rows     dy^T packed beside the strip before (Beside)
 //
 // Sums of the parts are added in order in c, or, where c is bf16, in floats on the stack of the
 // task.  Cuts that change sums depend on K and on the tokens of a group only.
@@ -37,8 +37,8 @@ struct Depths {
 
 struct Size {
   static constexpr int64_t kDepth = 1024;
-  static constexpr int64_t kRows = 256, kSumRows = 128, kSumPanels = 12;
-  static constexpr int64_t kPanelsBytes = 768 << 10;  // of one part of a task
+  static constexpr int64_t kRows = 256, kPartRows = 512, kSumRows = 128, kSumPanels = 12;
+  static constexpr int64_t kPanelsBytes = 1 << 20;  // of one part of a task
 };
 
 // `panels` of num_panels, as many as a task may have, fewer where threads would wait.
@@ -152,8 +152,17 @@ void run_task(const MultiplyTask& task) {
 
 // The cut of a block of dw.
 struct ReduceCut {
-  static constexpr int64_t kTokens = 512, kRowPanels = 8, kColPanels = 24;
+  static constexpr int64_t kTokens = 512, kColPanels = 24, kBlockBytes = 4096 << 10,
+                           kPanelsBytes = 768 << 10;
+  // Tokens whose panels of `cols` columns lie in the second-level cache.
+  static int64_t part_tokens(int64_t cols) {
+    return std::min(kTokens, kPanelsBytes / (round_up(cols, 32) * 2) / 32 * 32);
+  }
   int64_t task_panels, row_tasks, col_panels, col_tasks;
+  // Rows whose sums stay in the second-level cache from part to part.
+  static int64_t block_rows(const Engine& engine, int64_t cols) {
+    return std::max(engine.max_rows, kBlockBytes / (cols * 4) / engine.max_rows * engine.max_rows);
+  }
   // Tasks as large as keep all threads busy to the end; bits do not depend on them.
   ReduceCut(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
       : task_panels(engine.num_panels(N)) {
@@ -170,7 +179,7 @@ struct ReduceCut {
   }
 };
 
-// One task of a reduction.
+// One task of a reduction: a block of dw.
 struct Reduction {
   const Engine& engine;
   Source dy, x;
@@ -178,60 +187,107 @@ struct Reduction {
   Matrix dw;
   bool accumulate;
 
-  static constexpr int64_t kPanelBytes = ReduceCut::kTokens * kLine;
-  static constexpr int64_t kLeftRowBytes = ReduceCut::kTokens * 2 + kLine;
-
-  void pack_x(int64_t t, int64_t num, int64_t depth, std::byte* panels) const;
-  void run_rows(int64_t t, int64_t num, int64_t depth, const std::byte* panels, int64_t first,
-                int64_t end, bool adds) const;
+  static constexpr int64_t kSide = 32;  // tokens that are packed at a time
+  static constexpr int64_t kLeftRowBytes = ReduceCut::kTokens * 2 + kLine,
+                           kLeftBytes = kSide * kLeftRowBytes;
   void run() const;
 };
 
-// Rows of 32 tokens at a time, so that each is read along.
-void Reduction::pack_x(int64_t t, int64_t num, int64_t depth, std::byte* panels) const {
-  constexpr int64_t kTokens = 32;
-  const int64_t width = engine.width;
-  for (int64_t i = 0; i < num; i += kTokens)
-    for (int64_t col = 0; col < dw.cols; col += width)
-      engine.pack_panel(x.at(t + i, col), std::min(kTokens, num - i),
-                        std::min(width, dw.cols - col), false,
-                        panels + (col / width * depth + i) * kLine);
-}
+// The strips of a task in their order: per block of rows, per part of the tokens, down the rows.
+struct StripWalk {
+  const Reduction* r;
+  Depths parts;
+  int64_t block;  // rows
+  int64_t first = 0, part = 0, row = 0;
 
-void Reduction::run_rows(int64_t t, int64_t num, int64_t depth, const std::byte* panels,
-                         int64_t first, int64_t end, bool adds) const {
-  const int64_t height = engine.max_rows, size = size_of(dy.dtype);
-  alignas(64) std::byte left[32 * kLeftRowBytes];
-  for (int64_t row = first; row < end; row += height) {
-    const int64_t next = std::min(row + height, end);
-    engine.pack_rows_transposed(dy.at(t, row), num, next - row, left, kLeftRowBytes);
+  StripWalk(const Reduction& reduction)
+      : r(&reduction),
+        parts(r->engine, r->tokens, ReduceCut::part_tokens(r->dw.cols)),
+        block(parts.count == 1 ? r->dw.rows : ReduceCut::block_rows(r->engine, r->dw.cols)) {}
+  bool ended() const { return first >= r->dw.rows; }
+  int64_t end_of_block() const { return std::min(first + block, r->dw.rows); }
+  int64_t rows() const { return std::min(r->engine.max_rows, end_of_block() - row); }
+  int64_t token() const { return parts.begin(part); }
+  int64_t num_tokens() const { return std::min(parts.size(part), r->tokens - token()); }
+  Source source() const { return r->dy.at(token(), row); }
+  void next() {
+    row += r->engine.max_rows;
+    if (row < end_of_block()) return;
+    if (++part == parts.count) part = 0, first += block;
+    row = first;
+  }
+};
+
+// dy^T of a strip, 32 tokens a piece.
+struct LeftPacking {
+  StripWalk strip;
+  std::byte* to;
+  int64_t pieces() const {
+    return strip.ended() ? 0 : ceil_div(strip.num_tokens(), Reduction::kSide);
+  }
+  void pack(int64_t piece) const {
+    const int64_t t = piece * Reduction::kSide;
+    strip.r->engine.pack_rows_transposed(strip.source().at(t, 0),
+                                         std::min(Reduction::kSide, strip.num_tokens() - t),
+                                         strip.rows(), to + t * 2, Reduction::kLeftRowBytes);
+  }
+  static void run(const void* packing, int64_t piece) {
+    static_cast<const LeftPacking*>(packing)->pack(piece);
+  }
+};
+
+// x of a part, 32 tokens of a panel a piece; rows are read along.
+struct RightPacking {
+  StripWalk strip;
+  std::byte* to;
+  int64_t num_panels() const { return strip.r->engine.num_panels(strip.r->dw.cols); }
+  int64_t pieces() const {
+    return strip.ended() ? 0 : ceil_div(strip.num_tokens(), Reduction::kSide) * num_panels();
+  }
+  void pack(int64_t piece) const {
+    const Reduction& r = *strip.r;
+    const int64_t t = piece / num_panels() * Reduction::kSide, panel = piece % num_panels(),
+                  col = panel * r.engine.width;
+    r.engine.pack_panel(r.x.at(strip.token() + t, col),
+                        std::min(Reduction::kSide, strip.num_tokens() - t),
+                        std::min(r.engine.width, r.dw.cols - col), false,
+                        to + (panel * strip.parts.size(strip.part) + t) * kLine);
+  }
+};
+
+void Reduction::run() const {
+  alignas(64) std::byte panels[ReduceCut::kPanelsBytes];
+  alignas(64) std::byte left[2][kLeftBytes];
+  StripWalk now(*this);
+  const LeftPacking first{now, left[0]};
+  for (int64_t i = 0; i < first.pieces(); ++i) first.pack(i);
+  int64_t count = 0;
+  for (StripWalk next = now; !now.ended(); now = next, ++count) {
+    if (now.row == now.first && (count == 0 || now.parts.count > 1)) {
+      const RightPacking x{now, panels};
+      for (int64_t i = 0; i < x.pieces(); ++i) x.pack(i);
+    }
+    next.next();
+    const LeftPacking beside{next, left[(count + 1) % 2]};
+    const int64_t depth = now.parts.size(now.part);
     Strip strip{.padded_k = depth,
-                .a = {left, kLeftRowBytes, 0},
+                .a = {left[count % 2], kLeftRowBytes, 0},
                 .panels = panels,
                 .panel_bytes = depth * kLine,
-                .c = dw.row_range(row, next)};
-    if (adds) {
+                .c = dw.row_range(now.row, now.row + now.rows()),
+                .beside = {&LeftPacking::run, &beside, beside.pieces()},
+                .stream = now.parts.count == 1 && !accumulate};
+    if (accumulate || now.part > 0) {
       strip.start = reinterpret_cast<const float*>(strip.c.data);
       strip.start_stride = dw.stride;
     }
-    if (next < end)
-      strip.ahead = {dy.at(t, next).data, std::min(height, end - next) * size, dy.stride * size,
-                     num};
+    StripWalk later = next;
+    if (!next.ended()) later.next();
+    if (!later.ended())
+      strip.ahead = {later.source().data, later.rows() * size_of(dy.dtype),
+                     dy.stride * size_of(dy.dtype), later.num_tokens()};
     engine.strip(strip);
   }
-}
-
-void Reduction::run() const {
-  const Depths parts(engine, tokens, ReduceCut::kTokens);
-  alignas(64) std::byte panels[ReduceCut::kColPanels * kPanelBytes];
-  const int64_t block = parts.count > 1 ? ReduceCut::kRowPanels * engine.width : dw.rows;
-  for (int64_t row = 0; row < dw.rows; row += block)
-    for (int64_t part = 0; part < parts.count; ++part) {
-      const int64_t t = parts.begin(part), depth = parts.size(part),
-                    num = std::min(depth, tokens - t);
-      pack_x(t, num, depth, panels);
-      run_rows(t, num, depth, panels, row, std::min(row + block, dw.rows), accumulate || part > 0);
-    }
 }
 
 }  // namespace
@@ -243,7 +299,10 @@ void multiply_strips(const Context& ctx, const Engine& engine, const Groups& gro
   const Multiplication m(engine, N, K, a, panels, c, accumulate);
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const RowBlocks blocks(groups.own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
-                         m.has_sums() ? Size::kSumRows : Size::kRows, false);
+                         m.has_sums()         ? Size::kSumRows
+                         : m.depths.count > 1 ? Size::kPartRows
+                                              : Size::kRows,
+                         false);
   const int64_t column_groups = groups.own_rows ? 1 : groups.count;
   const int64_t all_panels = engine.num_panels(N);
   const int64_t part_bytes = ceil_div(engine.padded(K), m.depths.count) * kLine;
