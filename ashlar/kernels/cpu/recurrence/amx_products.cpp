@@ -63,6 +63,20 @@ constexpr int64_t kHalf = 16, kPanelRow = 2 * kBlock;  // elements of a pair of 
     }
 }
 
+[[gnu::target("amx-tile,amx-bf16")]] void block_of(int64_t row, int64_t col,
+                                                   std::initializer_list<Term> terms,
+                                                   float* block) {
+  zero<0>();
+  zero<1>();
+  zero<2>();
+  zero<3>();
+  for (const Term& term : terms) add_term(term, row, col);
+  store<0>(block, kBlock * 4);
+  store<1>(block + kHalf, kBlock * 4);
+  store<2>(block + kHalf * kBlock, kBlock * 4);
+  store<3>(block + kHalf * kBlock + kHalf, kBlock * 4);
+}
+
 [[gnu::target("amx-tile,amx-bf16")]] InUse::InUse() {
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
@@ -72,6 +86,7 @@ constexpr int64_t kHalf = 16, kPanelRow = 2 * kBlock;  // elements of a pair of 
   load_config(config);
 }
 [[gnu::target("amx-tile,amx-bf16")]] InUse::~InUse() {
+  __builtin_ia32_sfence();  // passes store past the caches
   release();
 }
 
