@@ -56,27 +56,67 @@ inline uint32_t first_bits(int32_t n) {
   return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1;
 }
 
-// The four sums of a unit, `rows` floats apart.
-ASHLAR_TILES inline void zero_sums() {
-  amx::zero<0>();
-  amx::zero<1>();
-  amx::zero<2>();
-  amx::zero<3>();
-}
-ASHLAR_TILES inline void load_sums(const float* from, int64_t rows) {
-  const float* lower = from + kHalfStrip * rows;
-  amx::load<0>(from, rows * 4);
-  amx::load<1>(from + kHalfStrip, rows * 4);
-  amx::load<2>(lower, rows * 4);
-  amx::load<3>(lower + kHalfStrip, rows * 4);
-}
-ASHLAR_TILES inline void store_sums(float* to, int64_t rows) {
-  float* lower = to + kHalfStrip * rows;
-  amx::store<0>(to, rows * 4);
-  amx::store<1>(to + kHalfStrip, rows * 4);
-  amx::store<2>(lower, rows * 4);
-  amx::store<3>(lower + kHalfStrip, rows * 4);
-}
+// The sums of a unit, in the tile registers.  A store would wait for the last product of its tile,
+// so sums stay in place until the next unit needs the registers: its first products overlap the
+// stores.
+class UnitSums {
+ public:
+  // Starts a unit with the products of a first depth of 32, upon the sums `from`, rows of
+  // `row_floats` (null: upon zeros); those of the unit before go to where they belong.
+  ASHLAR_TILES void start(const std::byte* left, int64_t row_bytes, const std::byte* panel,
+                          const float* from, int64_t row_floats) {
+    amx::load<4>(left, row_bytes);
+    amx::load<6>(panel, kPairRowBytes);
+    turn<0>(from, row_floats);
+    amx::multiply_add<0, 4, 6>();
+    amx::load<7>(panel + 64, kPairRowBytes);
+    turn<1>(from, row_floats);
+    amx::multiply_add<1, 4, 7>();
+    amx::load<5>(left + kHalfStrip * row_bytes, row_bytes);
+    turn<2>(from, row_floats);
+    amx::multiply_add<2, 5, 6>();
+    turn<3>(from, row_floats);
+    amx::multiply_add<3, 5, 7>();
+    to_ = nullptr;
+  }
+  // Ends the unit, whose sums belong at `to`.
+  void leave(float* to, int64_t row_floats) {
+    to_ = to;
+    row_floats_ = row_floats;
+  }
+  bool pending() const { return to_ != nullptr; }
+  ASHLAR_TILES void flush() {
+    if (!to_) return;
+    store<0>();
+    store<1>();
+    store<2>();
+    store<3>();
+    to_ = nullptr;
+  }
+
+ private:
+  static constexpr int64_t kUpper = 2;  // tiles 0 and 1 hold the upper rows
+  template <int kTile>
+  static int64_t at(int64_t row_floats) {
+    return kTile / kUpper * kHalfStrip * row_floats + kTile % kUpper * kHalfStrip;
+  }
+  template <int kTile>
+  ASHLAR_TILES void store() const {
+    amx::store<kTile>(to_ + at<kTile>(row_floats_), row_floats_ * 4);
+  }
+  template <int kTile>
+  ASHLAR_TILES void turn(const float* from, int64_t row_floats) const {
+    if (to_) store<kTile>();
+    if (from)
+      amx::load<kTile>(from + at<kTile>(row_floats), row_floats * 4);
+    else
+      amx::zero<kTile>();
+  }
+
+  float* to_ = nullptr;
+  int64_t row_floats_ = 0;
+};
+
 // Adds the products of 32 left rows, a depth of 32, and a panel.
 ASHLAR_TILES inline void add_products(const std::byte* left, int64_t row_bytes,
                                       const std::byte* panel) {

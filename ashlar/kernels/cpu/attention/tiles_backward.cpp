@@ -1,5 +1,5 @@
 // How it works.  As in backward.cpp a task owns a span and a kv head, and adds to their gradients
-// in a fixed order.  It takes 128 keys and 128 queries of a head at a time, in units of 32 by 32
+// in a fixed order.  It takes 256 keys and 128 queries of a head at a time, in units of 32 by 32
 // with a row per key, so that four of the five products find their left operand as vectors leave
 // it:
 //
@@ -7,7 +7,7 @@
 //   vectors   P = exp(scale S - lse), dS = scale P (dP - delta), as bf16: both as rows of keys, and
 //             dS once more as rows of queries
 //   tiles     dv += P^T dout, dk += dS^T q           over the 128 queries
-//             dq += dS K                             over the 128 keys, added to the gradient
+//             dq += dS K                             over the 256 keys, added to the gradient
 //
 // Vectors work on a unit while tiles work on the next one.  Queries are packed once a call, in the
 // two forms that products over channels and over queries read.
@@ -15,24 +15,13 @@
 #include <cstring>
 
 #include "ashlar/kernels/cpu/attention/spans.h"
+#include "ashlar/kernels/cpu/attention/tile_gradients.h"
 #include "ashlar/kernels/cpu/attention/tile_keys.h"
-#include "ashlar/kernels/cpu/gemm/bf16.h"
 
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
 
 namespace ashlar::kernels::cpu {
 namespace {
-
-constexpr int64_t kUnits = 4;  // of a block, each way
-constexpr int64_t kSide = kUnits * kStrip, kSideBytes = kSide * 2;
-constexpr int64_t kUnitBytes = kStrip * 2;  // of a row of a unit
-constexpr float kLog2OfE = 1.44269504f;
 
 // Per head and 32 queries, packed once: q^T and dout^T, their columns the even queries, then the
 // odd ones; q and dout as pairs of queries.  And delta = <dout, out>.
@@ -78,32 +67,22 @@ struct TileQueries {
 
 // A block of keys as operands, and its sums of gradients.
 struct KeyBlock {
-  alignas(64) std::array<std::byte, kSide * kMaxHeadDim * 2> key, value;  // rows
-  alignas(64) std::array<std::byte, kSide * kMaxHeadDim * 2> key_pairs;   // per 32 keys
-  alignas(64) std::array<float, kSide * kMaxHeadDim> dkey, dvalue;
-};
-
-// 32 queries of a head; columns are the even queries, then the odd ones.
-struct Columns {
-  alignas(64) std::array<int32_t, kStrip> begin, end;   // rows of k that each sees
-  alignas(64) std::array<float, kStrip> log_sum, mean;  // log2 of the sum; scale times delta
-};
-
-// Scores and dP of a unit, in flight.
-struct GradientUnit {
-  alignas(64) std::array<float, kStrip * kStrip> s, dp;
+  alignas(64) std::array<std::byte, kKeys * kMaxHeadDim * 2> key, value;  // rows
+  alignas(64) std::array<std::byte, kKeys * kMaxHeadDim * 2> key_pairs;   // per 32 keys
+  alignas(64) std::array<float, kKeys * kMaxHeadDim> dkey, dvalue;
 };
 
 struct BackwardTiles {
   KeyBlock keys;
-  std::array<Strip, kUnits> strips;  // of queries
-  std::array<Columns, kUnits> columns;
+  std::array<Strip, kQueryUnits> strips;  // of queries
+  std::array<Columns, kQueryUnits> columns;
   std::array<GradientUnit, 2> units;
-  alignas(64) std::array<std::byte, kSide * kSideBytes> p, ds;    // [keys, queries]
-  alignas(64) std::array<std::byte, kSide * kSideBytes> ds_rows;  // [queries, keys]
+  alignas(64) std::array<std::byte, kKeys * kQueries * 2> p, ds;    // [keys, queries]
+  alignas(64) std::array<std::byte, kKeys * kQueries * 2> ds_rows;  // [queries, keys]
   alignas(64) std::array<std::byte, kPanelBytes> pairs;
   alignas(64) std::array<float, kStrip * kMaxHeadDim> dq;
-  bool meets[kUnits][kUnits];  // keys, queries
+  UnitSums sums;
+  bool meets[kKeyUnits][kQueryUnits];  // keys, queries
 };
 
 struct TileTask {
@@ -115,153 +94,101 @@ struct TileTask {
   int64_t j;  // kv head
 };
 
-// Two vectors of floats as bf16, cut, in alternation.
-ASHLAR_TILES [[gnu::always_inline]] inline __m512i cut_and_join(__m512i even, __m512i odd) {
-  const __m512i halves = _mm512_set4_epi32(0x80800f0e, 0x80800b0a, 0x80800706, 0x80800302);
-  return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, halves);
-}
+// The scores and dP of units, and the vector work that follows once both are stored.
+class Gradients {
+ public:
+  Gradients(const TileTask& t, BackwardTiles& s)
+      : t_(t),
+        s_(s),
+        rate_(round_up(ceil_div(kStrip, (t.queries.depth + t.queries.width) / kStrip), 2)) {}
 
-// P and dS of 16 queries and a key, as floats whose upper halves are those values rounded.
-struct Gradient {
-  __m512i p, ds;
-};
-
-template <bool kMasked>
-ASHLAR_TILES [[gnu::always_inline]] inline Gradient gradient_of(const float* s, const float* dp,
-                                                                const Columns& columns, int64_t c,
-                                                                int32_t key, __m512 factor,
-                                                                __m512 scale) {
-  const __m512 t =
-      _mm512_fmsub_ps(_mm512_load_ps(s + c), factor, _mm512_load_ps(&columns.log_sum[size_t(c)]));
-  const __m512 r = _mm512_reduce_ps(t, 0x08 | 1);  // t - floor(t), however large t is
-  __m512 e = _mm512_fmadd_ps(_mm512_set1_ps(0.07802449f), r, _mm512_set1_ps(0.22606727f));
-  e = _mm512_fmadd_ps(e, r, _mm512_set1_ps(0.69583346f));
-  e = _mm512_scalef_ps(_mm512_fmadd_ps(e, r, _mm512_set1_ps(0.99992523f)), t);
-  const __m512 slope =
-      _mm512_fmsub_ps(_mm512_load_ps(dp + c), scale, _mm512_load_ps(&columns.mean[size_t(c)]));
-  const __m512i half = _mm512_set1_epi32(0x8000);  // rounds half away from zero when cut
-  __m512i p = _mm512_add_epi32(_mm512_castps_si512(e), half);
-  __m512i ds = _mm512_add_epi32(_mm512_castps_si512(_mm512_mul_ps(e, slope)), half);
-  if (kMasked) {
-    const __m512i keys = _mm512_set1_epi32(key);
-    const __mmask16 begun =
-        _mm512_cmple_epi32_mask(_mm512_load_si512(&columns.begin[size_t(c)]), keys);
-    const __mmask16 seen =
-        _mm512_mask_cmpgt_epi32_mask(begun, _mm512_load_si512(&columns.end[size_t(c)]), keys);
-    p = _mm512_maskz_mov_epi32(seen, p);
-    ds = _mm512_maskz_mov_epi32(seen, ds);
+  // Keys `unit` and queries `query` of the block, whose first key is key_row.
+  ASHLAR_TILES void run(int64_t unit, int64_t query, int64_t key_row, int64_t h, int64_t panel) {
+    const int64_t depth = t_.queries.depth, width = t_.queries.width;
+    GradientUnit& to = s_.units[size_t(turn_)];
+    turn_ ^= 1;
+    product(s_.keys.key.data() + unit * kStrip * depth * 2, t_.queries.q_t(h, panel), depth,
+            to.s.data());
+    product(s_.keys.value.data() + unit * kStrip * width * 2, t_.queries.dout_t(h, panel), width,
+            to.dp.data());
+    const int64_t at = unit * kStrip * kQueries * 2 + query * kUnitBytes;
+    const auto key = int32_t(key_row + unit * kStrip);
+    next_ = {&to,
+             &s_.columns[size_t(query)],
+             s_.p.data() + at,
+             s_.ds.data() + at,
+             s_.ds_rows.data() + query * kStrip * kKeys * 2 + unit * kUnitBytes,
+             s_.pairs.data(),
+             float(t_.call.shape.scale),
+             key,
+             !s_.strips[size_t(query)].sees_all(key),
+             0};
   }
-  return {p, ds};
-}
+  ASHLAR_TILES void finish() {
+    s_.sums.flush();
+    take_next();
+    advance(work_, kStrip);
+  }
 
-// The vector work of a unit, two keys at a time.
-struct VectorWork {
-  const GradientUnit* unit = nullptr;
-  const Columns* columns;
-  std::byte *p, *ds, *ds_rows, *pairs;
-  float scale;
-  int32_t key;
-  bool masked;
-  int64_t row = kStrip;
-};
-
-template <bool kMasked>
-ASHLAR_TILES void gradient_rows(const VectorWork& w, int64_t begin, int64_t end) {
-  const __m512 factor = _mm512_set1_ps(w.scale * kLog2OfE), scale = _mm512_set1_ps(w.scale);
-  for (int64_t r = begin; r < end; r += 2) {
-    __m512i ds[2][2];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      const int64_t at = (r + i) * kStrip;
-      const float *s = &w.unit->s[size_t(at)], *dp = &w.unit->dp[size_t(at)];
-      const auto key = int32_t(w.key + r + i);
-      const Gradient even = gradient_of<kMasked>(s, dp, *w.columns, 0, key, factor, scale);
-      const Gradient odd = gradient_of<kMasked>(s, dp, *w.columns, kHalfStrip, key, factor, scale);
-      ds[i][0] = even.ds;
-      ds[i][1] = odd.ds;
-      _mm512_store_si512(w.p + (r + i) * kSideBytes, cut_and_join(even.p, odd.p));
-      _mm512_store_si512(w.ds + (r + i) * kSideBytes, cut_and_join(even.ds, odd.ds));
+ private:
+  ASHLAR_TILES void take_next() {
+    if (next_.row == kStrip) return;
+    advance(work_, kStrip);
+    work_ = next_;
+    next_.row = kStrip;
+  }
+  ASHLAR_TILES void product(const std::byte* left, const std::byte* panel, int64_t depth,
+                            float* to) {
+    const int64_t row_bytes = depth * 2;
+    s_.sums.start(left, row_bytes, panel, nullptr, 0);
+    take_next();
+    advance(work_, rate_);
+    for (int64_t k = kStrip; k < depth; k += kStrip) {
+      left += kUnitBytes, panel += kPanelBytes;
+      add_products(left, row_bytes, panel);
+      advance(work_, rate_);
     }
-    std::byte* to = w.pairs + r / 2 * kPairRowBytes;
-    _mm512_store_si512(to, cut_and_join(ds[0][0], ds[1][0]));
-    _mm512_store_si512(to + 64, cut_and_join(ds[0][1], ds[1][1]));
+    s_.sums.leave(to, kStrip);
   }
-}
 
-// Does up to `rows` rows of the work, and after the last one turns dS.
-ASHLAR_TILES void advance(VectorWork& w, int64_t rows) {
-  if (w.row == kStrip) return;
-  const int64_t end = std::min(w.row + rows, kStrip);
-  w.masked ? gradient_rows<true>(w, w.row, end) : gradient_rows<false>(w, w.row, end);
-  w.row = end;
-  if (end < kStrip) return;
-  for (int64_t half = 0; half < 2; ++half)
-    gemm::transpose_bf16_pairs(w.pairs + half * 64, kPairRowBytes,
-                               w.ds_rows + half * kHalfStrip * kSideBytes, kSideBytes);
-}
-
-// A unit of left rows times a packed operand, while the vectors advance.
-ASHLAR_TILES void unit_product(const std::byte* left, const std::byte* panel, int64_t depth,
-                               float* to, VectorWork& work, int64_t rate) {
-  const int64_t row_bytes = depth * 2;
-  zero_sums();
-  for (int64_t k = 0; k < depth; k += kStrip, left += kUnitBytes, panel += kPanelBytes) {
-    add_products(left, row_bytes, panel);
-    advance(work, rate);
-  }
-  store_sums(to, kStrip);
-}
+  const TileTask& t_;
+  BackwardTiles& s_;
+  const int64_t rate_;
+  VectorWork work_, next_;
+  int64_t turn_ = 0;
+};
 
 // P and dS of the block for a head.
-ASHLAR_TILES void block_gradients(const TileTask& t, int64_t key_row, int64_t query_panel,
-                                  int64_t h, BackwardTiles& s) {
-  const int64_t depth = t.queries.depth, width = t.queries.width;
-  const int64_t steps = (depth + width) / kStrip;
-  const int64_t rate = round_up(ceil_div(kStrip, steps), 2);
-  VectorWork work;
-  int64_t turn = 0;
-  for (int64_t query = 0; query < kUnits; ++query) {
-    for (int64_t unit = 0; unit < kUnits; ++unit) {
-      if (!s.meets[unit][query]) continue;
-      GradientUnit& to = s.units[size_t(turn)];
-      unit_product(s.keys.key.data() + unit * kStrip * depth * 2,
-                   t.queries.q_t(h, query_panel + query), depth, to.s.data(), work, rate);
-      unit_product(s.keys.value.data() + unit * kStrip * width * 2,
-                   t.queries.dout_t(h, query_panel + query), width, to.dp.data(), work, rate);
-      advance(work, kStrip);
-      const int64_t at = unit * kStrip * kSideBytes + query * kUnitBytes;
-      const auto key = int32_t(key_row + unit * kStrip);
-      work = {&to,
-              &s.columns[size_t(query)],
-              s.p.data() + at,
-              s.ds.data() + at,
-              s.ds_rows.data() + query * kStrip * kSideBytes + unit * kUnitBytes,
-              s.pairs.data(),
-              float(t.call.shape.scale),
-              key,
-              !s.strips[size_t(query)].sees_all(key),
-              0};
-      turn ^= 1;
-    }
-  }
-  advance(work, kStrip);
+ASHLAR_TILES void block_gradients(const TileTask& t, int64_t key_row, int64_t panel, int64_t h,
+                                  BackwardTiles& s) {
+  Gradients gradients(t, s);
+  for (int64_t query = 0; query < kQueryUnits; ++query)
+    for (int64_t unit = 0; unit < kKeyUnits; ++unit)
+      if (s.meets[unit][query]) gradients.run(unit, query, key_row, h, panel + query);
+  gradients.finish();
 }
 
 // gradient [keys, size] += left^T right, over the queries that each 32 keys meet.
-ASHLAR_TILES void key_gradient(const BackwardTiles& s, const std::byte* left,
-                               const std::byte* const (&right)[kUnits], int64_t size,
+ASHLAR_TILES void key_gradient(BackwardTiles& s, const std::byte* left,
+                               const std::byte* const (&right)[kQueryUnits], int64_t size,
                                float* gradient) {
-  for (int64_t unit = 0; unit < kUnits; ++unit) {
+  for (int64_t unit = 0; unit < kKeyUnits; ++unit) {
     const bool* meets = s.meets[unit];
-    if (!meets[0] && !meets[1] && !meets[2] && !meets[3]) continue;
+    if (std::find(meets, meets + kQueryUnits, true) == meets + kQueryUnits) continue;
     for (int64_t c = 0; c < size; c += kStrip) {
       float* to = gradient + unit * kStrip * size + c;
-      load_sums(to, size);
-      for (int64_t query = 0; query < kUnits; ++query)
-        if (meets[query])
-          add_products(left + unit * kStrip * kSideBytes + query * kUnitBytes, kSideBytes,
-                       right[query] + c * kStrip * 2);
-      store_sums(to, size);
+      const float* from = to;
+      for (int64_t query = 0; query < kQueryUnits; ++query) {
+        if (!meets[query]) continue;
+        const std::byte* rows = left + unit * kStrip * kQueries * 2 + query * kUnitBytes;
+        const std::byte* panel = right[query] + c * kStrip * 2;
+        if (from)
+          s.sums.start(rows, kQueries * 2, panel, from, size);
+        else
+          add_products(rows, kQueries * 2, panel);
+        from = nullptr;
+      }
+      s.sums.leave(to, size);
     }
   }
 }
@@ -271,13 +198,20 @@ ASHLAR_TILES void query_gradient(const TileTask& t, int64_t query, int64_t row, 
                                  BackwardTiles& s) {
   const int64_t N = t.call.shape.N, D = t.call.shape.D, depth = t.queries.depth;
   for (int64_t c = 0; c < depth; c += kStrip) {
-    zero_sums();
-    for (int64_t unit = 0; unit < kUnits; ++unit)
-      if (s.meets[unit][query])
-        add_products(s.ds_rows.data() + query * kStrip * kSideBytes + unit * kUnitBytes, kSideBytes,
-                     s.keys.key_pairs.data() + unit * kStrip * depth * 2 + c * kStrip * 2);
-    store_sums(s.dq.data() + c, depth);
+    bool first = true;
+    for (int64_t unit = 0; unit < kKeyUnits; ++unit) {
+      if (!s.meets[unit][query]) continue;
+      const std::byte* rows = s.ds_rows.data() + query * kStrip * kKeys * 2 + unit * kUnitBytes;
+      const std::byte* panel = s.keys.key_pairs.data() + (unit * depth + c) * kStrip * 2;
+      if (first)
+        s.sums.start(rows, kKeys * 2, panel, nullptr, 0);
+      else
+        add_products(rows, kKeys * 2, panel);
+      first = false;
+    }
+    s.sums.leave(s.dq.data() + c, depth);
   }
+  s.sums.flush();
   for (int64_t i = 0; i < kStrip; ++i) {
     const int64_t to_row = row + i % kHalfStrip * 2 + i / kHalfStrip;
     if (to_row < t.span.query_begin || to_row >= t.span.query_end) continue;
@@ -297,7 +231,7 @@ void fill_columns(const TileTask& t, int64_t row, int64_t h, BackwardTiles& s) {
   const AttentionShape& shape = t.call.shape;
   const int64_t T = t.call.queries.num_tokens();
   const float scale = float(shape.scale), *lse = t.call.lse_TN.as<float>();
-  for (int64_t query = 0; query < kUnits; ++query) {
+  for (int64_t query = 0; query < kQueryUnits; ++query) {
     Columns& to = s.columns[size_t(query)];
     for (int64_t i = 0; i < kStrip; ++i) {
       const size_t column = size_t(i / 2 + i % 2 * kHalfStrip);
@@ -313,10 +247,11 @@ bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, i
                 BackwardTiles& s) {
   const int64_t T = t.call.queries.num_tokens();
   bool any = false;
-  for (int64_t query = 0; query < kUnits; ++query) {
+  for (int64_t query = 0; query < kQueryUnits; ++query) {
     const int64_t at = row + query * kStrip, block = at / kBlock;
-    for (int64_t unit = 0; unit < kUnits; ++unit) s.meets[unit][query] = false;
-    if (at >= T) continue;
+    for (int64_t unit = 0; unit < kKeyUnits; ++unit) s.meets[unit][query] = false;
+    if (at >= T || ranges[block].lowest >= key_row + kKeys || ranges[block].highest <= key_row)
+      continue;
     Strip& strip = s.strips[size_t(query)];
     fill_strip(ranges[block], at % kBlock,
                std::max(t.span.query_begin - block * kBlock, int64_t{0}),
@@ -326,7 +261,7 @@ bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, i
       s.columns[size_t(query)].begin[column] = strip.begin[i];
       s.columns[size_t(query)].end[column] = strip.end[i];
     }
-    for (int64_t unit = 0; unit < kUnits; ++unit) {
+    for (int64_t unit = 0; unit < kKeyUnits; ++unit) {
       const int64_t key = key_row + unit * kStrip;
       s.meets[unit][query] = strip.lowest < key + kStrip && strip.highest > key;
       any = any || s.meets[unit][query];
@@ -335,37 +270,42 @@ bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, i
   return any;
 }
 
+bool met(const BackwardTiles& s, int64_t query) {
+  for (int64_t unit = 0; unit < kKeyUnits; ++unit)
+    if (s.meets[unit][query]) return true;
+  return false;
+}
+
 void backward_block(const TileTask& t, int64_t key_row, int64_t row, int64_t h, BackwardTiles& s) {
   const int64_t panel = row / kStrip;
   fill_columns(t, row, h, s);
   block_gradients(t, key_row, panel, h, s);
-  const std::byte *dout[kUnits], *q[kUnits];
-  for (int64_t query = 0; query < kUnits; ++query) {
+  const std::byte *dout[kQueryUnits], *q[kQueryUnits];
+  for (int64_t query = 0; query < kQueryUnits; ++query) {
     dout[query] = t.queries.dout(h, panel + query);
     q[query] = t.queries.q(h, panel + query);
   }
   key_gradient(s, s.p.data(), dout, t.queries.width, s.keys.dvalue.data());
   key_gradient(s, s.ds.data(), q, t.queries.depth, s.keys.dkey.data());
-  for (int64_t query = 0; query < kUnits; ++query)
-    if (s.meets[0][query] || s.meets[1][query] || s.meets[2][query] || s.meets[3][query])
-      query_gradient(t, query, row + query * kStrip, h, s);
+  for (int64_t query = 0; query < kQueryUnits; ++query)
+    if (met(s, query)) query_gradient(t, query, row + query * kStrip, h, s);
 }
 
 void fill_keys(const TileTask& t, int64_t key_row, KeyBlock& s) {
   const int64_t K = t.call.shape.K, D = t.call.shape.D, V = t.call.shape.V;
   const int64_t depth = t.queries.depth, width = t.queries.width;
-  const int64_t rows = std::min(kSide, num_key_rows(t.call) - key_row);
+  const int64_t rows = std::min(kKeys, num_key_rows(t.call) - key_row);
   const gemm::Source key = source_of(t.call.k, key_row, t.j * D, K * D),
                      value = source_of(t.call.v, key_row, t.j * V, K * V);
   t.e.pack_rows(key, rows, D, false, s.key.data(), depth * 2);
   t.e.pack_rows(value, rows, V, false, s.value.data(), width * 2);
-  std::memset(s.key.data() + rows * depth * 2, 0, size_t((kSide - rows) * depth * 2));
-  std::memset(s.value.data() + rows * width * 2, 0, size_t((kSide - rows) * width * 2));
+  std::memset(s.key.data() + rows * depth * 2, 0, size_t((kKeys - rows) * depth * 2));
+  std::memset(s.value.data() + rows * width * 2, 0, size_t((kKeys - rows) * width * 2));
   for (int64_t unit = 0; unit * kStrip < rows; ++unit)
     pack_pairs(t.e, key.at(unit * kStrip, 0), std::min(kStrip, rows - unit * kStrip), D,
                s.key_pairs.data() + unit * kStrip * depth * 2);
-  std::fill_n(s.dkey.data(), kSide * depth, 0.0f);
-  std::fill_n(s.dvalue.data(), kSide * width, 0.0f);
+  std::fill_n(s.dkey.data(), kKeys * depth, 0.0f);
+  std::fill_n(s.dvalue.data(), kKeys * width, 0.0f);
 }
 
 // gradient[s] += from[s] for the rows s of the span, `size` elements of a head.
@@ -373,7 +313,7 @@ void add_key_rows(const TileTask& t, int64_t key_row, const float* from, int64_t
                   float* gradient) {
   const int64_t stride = round_up(size, kStrip);
   const int64_t begin = std::max<int64_t>(key_row, t.span.key_begin);
-  const int64_t end = std::min<int64_t>(key_row + kSide, t.span.key_end);
+  const int64_t end = std::min<int64_t>(key_row + kKeys, t.span.key_end);
   for (int64_t s = begin; s < end; ++s)
     add_to(from + (s - key_row) * stride, size, gradient + (s * t.call.shape.K + t.j) * size);
 }
@@ -383,9 +323,10 @@ void backward_span_tiles(const TileTask& t, const BlockRanges* ranges) {
   const int64_t group = shape.N / shape.K;
   BackwardTiles s;
   t.e.enter();
-  for (int64_t key = t.span.key_begin / kSide * kSide; key < t.span.key_end; key += kSide) {
+  for (int64_t key = t.span.key_begin / kKeys * kKeys; key < t.span.key_end; key += kKeys) {
     bool filled = false;
-    for (int64_t row = t.span.query_begin / kSide * kSide; row < t.span.query_end; row += kSide) {
+    for (int64_t row = t.span.query_begin / kQueries * kQueries; row < t.span.query_end;
+         row += kQueries) {
       if (!fill_meets(t, ranges, key, row, s)) continue;
       if (!filled) fill_keys(t, key, s.keys);
       filled = true;

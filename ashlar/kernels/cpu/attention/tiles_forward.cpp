@@ -151,22 +151,21 @@ class Pipeline {
     const int64_t units = job.end[0] - job.begin[0] + (job.end[1] - job.begin[1]);
     const int64_t steps = units * keys_.depth / kStrip + pending_steps_;
     rate_ = ceil_div(units * kStrip, steps);
-    const int64_t end_before = made_;
+    const int64_t end_before = made_ + open_;
     const int64_t begin = std::min(job.begin[0], job.begin[1]),
                   end = std::max(job.end[0], job.end[1]);
-    int64_t panel = begin;
-    for (; panel < begin + 1; ++panel) both_scores(job, panel);
-    store_scores();
+    both_scores(job, begin);
     exponentials((end_before - done_) * kStrip - row_);
     weighted_sums();
-    for (; panel < end; ++panel) both_scores(job, panel);
-    store_scores();
+    for (int64_t panel = begin + 1; panel < end; ++panel) both_scores(job, panel);
     before_ = job;
     pending_steps_ = units * keys_.width / kStrip;
   }
   ASHLAR_TILES void finish() {
+    store_sums();
     exponentials(kRing * kStrip);
     weighted_sums();
+    store_sums();
     pending_steps_ = 0;
   }
 
@@ -193,60 +192,35 @@ class Pipeline {
       if (panel >= job.begin[i] && panel < job.end[i]) scores(job, i, panel);
   }
 
-  // The tiles of the unit before stay in their registers until the next one needs these: a store
-  // would wait for the last product.
-  template <int kSum>
-  ASHLAR_TILES [[gnu::always_inline]] void store_score() {
-    constexpr int64_t kAt = kSum / 2 * kHalfStrip * kStrip + kSum % 2 * kHalfStrip;
-    amx::store<kSum>(s_.scores.data() + made_ % kRing * (kStrip * kStrip) + kAt, kStrip * 4);
-  }
-  ASHLAR_TILES void store_scores() {
-    if (!open_) return;
-    store_score<0>();
-    store_score<1>();
-    store_score<2>();
-    store_score<3>();
-    ++made_;
+  // Sums of the unit before are on their way.
+  void count_stored() {
+    if (open_) ++made_;
     open_ = false;
+  }
+  ASHLAR_TILES void store_sums() {
+    sums_.flush();
+    count_stored();
   }
 
   ASHLAR_TILES void scores(const Job& job, int64_t half, int64_t panel) {
     const int64_t row_bytes = keys_.depth * 2;
     const std::byte* key = keys_.key(j_, panel);
     const std::byte* left = job.head->q.data() + half * kStrip * row_bytes;
-    if (open_) {
-      amx::load<4>(left, row_bytes);
-      amx::load<6>(key, kPairRowBytes);
-      store_score<0>();
-      amx::zero<0>();
-      amx::multiply_add<0, 4, 6>();
-      amx::load<7>(key + 64, kPairRowBytes);
-      store_score<1>();
-      amx::zero<1>();
-      amx::multiply_add<1, 4, 7>();
-      amx::load<5>(left + kHalfStrip * row_bytes, row_bytes);
-      store_score<2>();
-      amx::zero<2>();
-      amx::multiply_add<2, 5, 6>();
-      store_score<3>();
-      amx::zero<3>();
-      amx::multiply_add<3, 5, 7>();
-      ++made_;
-    } else {
-      zero_sums();
-      add_products(left, row_bytes, key);
-    }
+    sums_.start(left, row_bytes, key, nullptr, 0);
+    count_stored();
     exponentials(rate_, 1);
     for (int64_t k = kStrip; k < keys_.depth; k += kStrip) {
       left += 64, key += kPanelBytes;
       add_products(left, row_bytes, key);
       exponentials(rate_, 1);
     }
+    float* to = s_.scores.data() + made_ % kRing * (kStrip * kStrip);
+    sums_.leave(to, kStrip);
     open_ = true;
     if (made_ - done_ == kRing) exponentials(kStrip - row_);
     const auto first_key = int32_t(panel * kStrip);
     const Strip& strip = job.strips[half];
-    units_[made_ % kRing] = {s_.scores.data() + made_ % kRing * (kStrip * kStrip),
+    units_[made_ % kRing] = {to,
                              job.p + half * kStrip * kPRowBytes + panel % kChunk * 64,
                              job.head->lanes.data() + half * kStrip * kHalfStrip,
                              job.head->max.data() + half * kStrip,
@@ -266,16 +240,19 @@ class Pipeline {
 
   ASHLAR_TILES void weighted_sum(int64_t half, int64_t v) {
     float* to = before_.head->out.data() + half * kStrip * keys_.width + v;
-    if (before_.head->started[size_t(half)])
-      load_sums(to, keys_.width);
-    else
-      zero_sums();
     const std::byte* p = before_.p + half * kStrip * kPRowBytes;
-    for (int64_t panel = before_.begin[half]; panel < before_.end[half]; ++panel) {
-      add_products(p + panel % kChunk * 64, kPRowBytes, keys_.value(j_, panel) + v * kStrip * 2);
+    const auto left = [&](int64_t panel) { return p + panel % kChunk * 64; };
+    const auto right = [&](int64_t panel) { return keys_.value(j_, panel) + v * kStrip * 2; };
+    int64_t panel = before_.begin[half];
+    sums_.start(left(panel), kPRowBytes, right(panel),
+                before_.head->started[size_t(half)] ? to : nullptr, keys_.width);
+    count_stored();
+    exponentials(rate_, 1);
+    for (++panel; panel < before_.end[half]; ++panel) {
+      add_products(left(panel), kPRowBytes, right(panel));
       exponentials(rate_, 1);
     }
-    store_sums(to, keys_.width);
+    sums_.leave(to, keys_.width);
   }
 
   const TileKeys& keys_;
@@ -286,7 +263,8 @@ class Pipeline {
   std::array<Unit, kRing> units_;
   int64_t made_ = 0, done_ = 0, row_ = 0, rate_ = 8, pending_steps_ = 0;
   int turn_ = 0;
-  bool open_ = false;
+  UnitSums sums_;
+  bool open_ = false;  // they are of scores
   Job before_ = {};
 };
 
