@@ -1,4 +1,5 @@
 // ashlar plan dry-run RECIPE.toml [section.key=value ...] [--ranks N] [--rank R] [--json]
+//                     [--trace DIR]
 // ashlar plan schedule [--stages P] [--virtual-stages V] [--micro-batches M] [--schedule 1f1b]
 //                      [--svg FILE]
 #include <fmt/ranges.h>
@@ -12,6 +13,7 @@
 #include "ashlar/parallel/schedule_picture.h"
 #include "ashlar/plan/json.h"
 #include "ashlar/plan/print.h"
+#include "ashlar/plan/traces.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/train/read_recipe.h"
 
@@ -26,6 +28,7 @@ void add_dry_run(CLI::App* group, CommandAction& action) {
     int ranks = 1, ranks_per_node = plan::kRanksPerNode;
     std::optional<int> rank;
     bool json = false;
+    std::string trace;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = group->add_subcommand(
@@ -38,16 +41,23 @@ void add_dry_run(CLI::App* group, CommandAction& action) {
       ->capture_default_str();
   sub->add_option("--rank", flags->rank, "this rank alone");
   sub->add_flag("--json", flags->json, "print JSON (docs/plan.md)");
+  sub->add_option("--trace", flags->trace,
+                  "a new directory for the trace file of a step of every rank, or of --rank");
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       ASHLAR_REQUIRE(flags->ranks_per_node >= 1, kConfig,
                      "--ranks-per-node is {}; expected 1 or more", flags->ranks_per_node);
       const auto files = posix_files();
+      Outputs traces(*files, {flags->trace}, {flags->recipe});
       const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
       train::warn_of_other_model(*files, recipe, log);
       const DType compute = nn::resolve_precision(recipe.train.precision);
       const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0,
                                                   flags->ranks_per_node, &log);
+      if (!flags->trace.empty())
+        plan::write_traces(recipe, compute, flags->ranks, flags->rank, *files,
+                           traces.make_directory(flags->trace), log);
+      traces.publish();
       print_lines(flags->json ? plan::to_json(plan, recipe, compute)
                               : plan::describe(plan, recipe, compute));
       return 0;

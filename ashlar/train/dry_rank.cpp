@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ashlar/train/records/trace_file.h"
+
 namespace ashlar::train {
 namespace {
 
@@ -112,15 +114,36 @@ std::vector<GroupTraffic> DryRank::traffic() const {
   return list;
 }
 
-void DryRank::step() {
+void DryRank::run_step(function_ref<void()> after_micro_batch) {
   trainer_.weights_changed();
   begin();
   const MicroBatch batch{ids_, ids_, sequence_.segments()};
   const std::vector batches(size_t(trainer_.model().micro_batches_per_step()), batch);
-  trainer_.run(0, batches, [&](int64_t) { drain(); });
+  trainer_.run(0, batches, [&](int64_t) { after_micro_batch(); });
   trainer_.reduce();
   trainer_.apply(trainer_.measure());
+}
+
+void DryRank::step() {
+  run_step([this] { drain(); });
   end();
+}
+
+std::string DryRank::traced_step() {
+  TracedStep step{.number = 1};
+  step.before_s = step.start_s = Trace::now_s();
+  run_step([] {});
+  trace_.stop();
+  step.end_s = Trace::now_s();
+  const comm::Group& ranks = world_.group();
+  const TraceFile file{.rank = ranks.rank(),
+                       .num_ranks = ranks.size(),
+                       .steps = {step},
+                       .origin_s = step.start_s,
+                       .dry = true};
+  std::string text = to_chrome_json(trace_, file);
+  trace_.clear();
+  return text;
 }
 
 void DryRank::update() {

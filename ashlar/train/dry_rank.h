@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ashlar/comm/recording/recording.h"
+#include "ashlar/core/function_ref.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::train {
@@ -35,6 +36,8 @@ class DryRank {
 
   // Runs a step as in the middle of a run, where the gathers of updated weights are in flight.
   void step();
+  // The trace file of a step (records/trace_file.h), with all its events; nothing is added up.
+  std::string traced_step();
   void update();    // only the end of a step after the last backward: norm, optimizer
   void evaluate();  // one batch
 
@@ -55,6 +58,7 @@ class DryRank {
 
  private:
   void begin();
+  void run_step(function_ref<void()> after_micro_batch);
   void drain();
   void end();
   KernelCosts with_more_copied(int64_t bytes) const;

@@ -39,14 +39,15 @@ class Writer {
   Writer(const Trace& trace, const TraceFile& file) : trace_(trace), file_(file) {}
 
   std::string write() {
-    const Ordered about = {{"format", "ashlar-trace-2"},
-                           {"rank", file_.rank},
-                           {"ranks", file_.num_ranks},
-                           {"first_step", file_.steps.front().number},
-                           {"last_step", file_.steps.back().number},
-                           {"dropped_events", trace_.num_dropped()},
-                           {"clock_ahead_s", file_.clock_ahead_s},
-                           {"groups", groups()}};
+    Ordered about = {{"format", "ashlar-trace-2"},
+                     {"rank", file_.rank},
+                     {"ranks", file_.num_ranks},
+                     {"first_step", file_.steps.front().number},
+                     {"last_step", file_.steps.back().number},
+                     {"dropped_events", trace_.num_dropped()},
+                     {"clock_ahead_s", file_.clock_ahead_s},
+                     {"groups", groups()}};
+    if (file_.dry) about["dry"] = true;
     text_ = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
                         about.dump());
     write_names();
