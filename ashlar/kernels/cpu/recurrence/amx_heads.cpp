@@ -89,7 +89,7 @@ void Heads::pack_products(const bf16* q, const bf16* k_read, const bf16* k) {
   k_ = k;
   to_panels(keys(k), 1, nullptr, rows_, dk_, rows_, k_panels_);
   to_transposed_rows(k_panels_, rows_, dk_, kt_);
-  to_transposed_panels(k, rows_, dk_, kt_panels_);
+  if (reads_ || delta()) to_transposed_panels(k, rows_, dk_, kt_panels_);
   const auto pairs = [&](const bf16* from, float* to) {
     multiply(rows_, rows_, {{from, dk_, kt_panels_, dk_, dk_}}, to, kPairs, Sums::kSet,
              Blocks::kLower);
@@ -153,7 +153,8 @@ void Heads::solve(float* x) {
 void Heads::write(int64_t h, const float* M, const Solved& solved) {
   const Matrix v = values_of(x_.v, h);
   const float* factors = if_rows(decays_.inverse());
-  if (has_state()) to_panels(values(M, dk_), 1, nullptr, dk_, dv_, dk_, m_panels_);
+  if (has_state() && (reads_ || delta()))
+    to_panels(values(M, dk_), 1, nullptr, dk_, dv_, dk_, m_panels_);
   if (!delta()) return to_panels(v, 1, factors, rows_, dv_, rows_, w_panels_);
   to_rows(v, 1, nullptr, rows_, dv_, v_);
   keep_earlier(kk_, beta_, n_, rows_, l_);
@@ -177,7 +178,9 @@ void Heads::forward_part(int64_t h, float* M, const Matrix& out, const Solved& s
     for (int64_t i = 0; i < n_; i += kBlock)
       for (int64_t c = 0; c < to.cols; c += kBlock) {
         block_of(i, c, {pairs, state}, block);
-        store_block(block, factors_ + i, to.row_range(i, n_).columns(c, to.cols));
+        store_rows(
+            block, kBlock, factors_ + i,
+            to.row_range(i, std::min(n_, i + kBlock)).columns(c, std::min(to.cols, c + kBlock)));
       }
   }
   for (int64_t i = 0; i < dk_; i += kBlock)

@@ -26,12 +26,9 @@ void Heads::written_gradient(int64_t h, const Solved& solved, float* D,
   } else {
     to_rows(values_of(x_.v, h), 1, if_rows(decays_.inverse()), rows_, dv_, w_);
   }
-  float* to = reinterpret_cast<float*>(dv.data);
-  if (!delta() && !decays_.rows())
-    return ops_.stream(view(dw_, n_, x_.shape.dv, dv_), 1, to, dv.stride);
   for (int64_t i = 0; i < n_; ++i)
     factors_[i] = (delta() ? beta_[i] : 1) * (decays_.rows() ? decays_.inverse()[i] : 1);
-  ops_.scale(view(dw_, n_, x_.shape.dv, dv_), factors_, to, dv.stride);
+  store_rows(dw_, dv_, factors_, dv);
 }
 
 // dw_ becomes R, the gradient of X / beta; fills what is read of -beta R.

@@ -333,19 +333,20 @@ void keep_earlier(const float* p, const float* factors, int64_t n, int64_t rows,
   std::fill_n(read, (w.rows - w.n) * w.cols, 0.0f);
 }
 
-[[ASHLAR_VECTORS]] void store_block(const float* block, const float* factors, const Matrix& to) {
+[[ASHLAR_VECTORS]] void store_rows(const float* x, int64_t stride, const float* factors,
+                                   const Matrix& to) {
   float* row = reinterpret_cast<float*>(to.data);
+  const int64_t rows = to.rows, cols = to.cols, step = to.stride;
   const bool lines =
-      reinterpret_cast<uintptr_t>(row) % 64 == 0 && to.stride % kLanes == 0 && to.cols >= kBlock;
-  for (int64_t i = 0; i < std::min(kBlock, to.rows); ++i, block += kBlock, row += to.stride) {
-    const __m512 factor = _mm512_set1_ps(factors[i]), low = _mm512_mul_ps(load(block), factor),
-                 high = _mm512_mul_ps(load(block + kLanes), factor);
-    if (lines) {
-      _mm512_stream_ps(row, low);
-      _mm512_stream_ps(row + kLanes, high);
-    } else {
-      _mm512_mask_storeu_ps(row, first16(to.cols), low);
-      _mm512_mask_storeu_ps(row + kLanes, first16(to.cols - kLanes), high);
+      reinterpret_cast<uintptr_t>(row) % 64 == 0 && step % kLanes == 0 && cols % kLanes == 0;
+  for (int64_t i = 0; i < rows; ++i, x += stride, row += step) {
+    const __m512 factor = _mm512_set1_ps(factors[i]);
+    for (int64_t c = 0; c < cols; c += kLanes) {
+      const __m512 value = _mm512_mul_ps(load(x + c), factor);
+      if (lines)
+        _mm512_stream_ps(row + c, value);
+      else
+        _mm512_mask_storeu_ps(row + c, first16(cols - c), value);
     }
   }
 }

@@ -56,9 +56,10 @@ struct Written {
 };
 void write(const Written& w, bool has_read, float* read);
 
-// Blocks of 32 x 32 sums.  to[i][c] = factors[i] block[i][c] for what of `to` is there: past the
-// caches where its rows are whole lines.
-void store_block(const float* block, const float* factors, const Matrix& to);
+// to[i][c] = factors[i] x[i][c], rows of x `stride` apart: past the caches where rows of `to` are
+// whole lines.
+void store_rows(const float* x, int64_t stride, const float* factors, const Matrix& to);
+// A block of 32 x 32 sums.
 // M[i][c] = whole[i] (M[i][c] + block[i][c]), rows `cols` apart; or without M.
 void add_to_state(const float* block, const float* whole, bool has_state, int64_t cols, float* M);
 
