@@ -175,16 +175,16 @@ void Heads::forward_part(int64_t h, float* M, const Matrix& out, const Solved& s
     const Term pairs{p_, kPairs, w_panels_, rows_, rows_, Zeros::kAbove},
         state{q_, dk_, m_panels_, dk_, has_state() ? dk_ : 0};
     const Matrix to = values_of(out, h);
-    for (int64_t i = 0; i < n_; i += kBlock)
-      for (int64_t c = 0; c < to.cols; c += kBlock) {
+    for (int64_t c = 0; c < to.cols; c += kBlock)
+      for (int64_t i = 0; i < n_; i += kBlock) {
         block_of(i, c, {pairs, state}, block);
         store_rows(
             block, kBlock, factors_ + i,
             to.row_range(i, std::min(n_, i + kBlock)).columns(c, std::min(to.cols, c + kBlock)));
       }
   }
-  for (int64_t i = 0; i < dk_; i += kBlock)
-    for (int64_t c = 0; c < dv_; c += kBlock) {
+  for (int64_t c = 0; c < dv_; c += kBlock)
+    for (int64_t i = 0; i < dk_; i += kBlock) {
       block_of(i, c, {{kt_, kPairs, w_panels_, rows_, rows_}}, block);
       add_to_state(block, decays_.whole() + i, has_state(), dv_, M + i * dv_ + c);
     }

@@ -107,7 +107,7 @@ void Heads::gates(int64_t h, const float* M, const float* D, const RecurrenceGra
   else if (has_state())
     sum[0] = dot(D, M, dk_ * dv_);
   float* to = g.dlog_decay.as<float>() + (part_.begin * H + h) * width;
-  ops_.sum_around(n_, width, step, state, later, sum, to, H * width);
+  sum_around(n_, width, step, state, later, sum, to, H * width);
   if (part_.starts) return void(std::fill_n(to, width, 0.0f));  // nothing passes its first token
   for (int64_t c = 0; c < width; ++c)
     if (decays_.drops(c)) to[c] = 0;

@@ -395,6 +395,23 @@ void keep_earlier(const float* p, const float* factors, int64_t n, int64_t rows,
       _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
 }
 
+[[ASHLAR_VECTORS]] void sum_around(int64_t n, int64_t cols, int64_t stride, const float* before,
+                                   float* after, const float* sum, float* to, int64_t to_stride) {
+  for (int64_t c = 0; c < cols; c += kLanes) {
+    const __mmask16 mask = first16(cols - c);
+    __m512 rest = _mm512_setzero_ps(), passed = load(sum + c, mask);
+    for (int64_t i = n - 1; i >= 0; --i) {
+      rest = _mm512_add_ps(rest, load(after + i * stride + c, mask));
+      _mm512_mask_storeu_ps(after + i * stride + c, mask, rest);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      _mm512_mask_storeu_ps(to + i * to_stride + c, mask,
+                            _mm512_add_ps(passed, load(after + i * stride + c, mask)));
+      passed = _mm512_add_ps(passed, load(before + i * stride + c, mask));
+    }
+  }
+}
+
 [[ASHLAR_VECTORS]] void sum_up(const float* x, int64_t n, bool adds, float* to) {
   for (int64_t i = 0; i < n; i += kLanes)
     _mm512_storeu_ps(to + i, adds ? _mm512_add_ps(load(to + i), load(x + i)) : load(x + i));

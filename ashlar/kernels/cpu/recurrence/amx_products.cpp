@@ -1,6 +1,7 @@
 // How it works.  A block of 32 x 32 sums takes four tile registers, a step of 32 along the depth
 // four loads and four multiplications, as in gemm/amx.cpp.  Several terms add to the sums while
-// they are in registers.
+// they are in registers.  Blocks go down the columns, so that a panel stays in the first-level
+// cache, which need not hold the whole right operand, as of a state of 128 x 128.
 #include "ashlar/kernels/cpu/recurrence/amx_products.h"
 
 #include <algorithm>
@@ -41,8 +42,8 @@ constexpr int64_t kHalf = 16, kPanelRow = 2 * kBlock;  // elements of a pair of 
                                                    std::initializer_list<Term> terms, float* c,
                                                    int64_t c_stride, Sums sums, Blocks blocks) {
   const int64_t c_bytes = c_stride * 4;
-  for (int64_t row = 0; row < rows; row += kBlock)
-    for (int64_t col = 0; col < (blocks == Blocks::kLower ? row + kBlock : cols); col += kBlock) {
+  for (int64_t col = 0; col < cols; col += kBlock)
+    for (int64_t row = blocks == Blocks::kLower ? col : 0; row < rows; row += kBlock) {
       float *upper = c + row * c_stride + col, *lower = upper + kHalf * c_stride;
       if (sums == Sums::kAdd) {
         load<0>(upper, c_bytes);
