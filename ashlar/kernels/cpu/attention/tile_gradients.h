@@ -84,38 +84,44 @@ struct VectorWork {
 };
 
 template <bool kMasked>
-ASHLAR_TILES void gradient_rows(const VectorWork& w, int64_t begin, int64_t end) {
-  const __m512 factor = _mm512_set1_ps(w.scale * kLog2OfE), scale = _mm512_set1_ps(w.scale);
+ASHLAR_TILES [[gnu::noinline]] void gradient_rows(const GradientUnit* unit, const Columns* columns,
+                                                  std::byte* p, std::byte* ds_keys,
+                                                  std::byte* pairs, float scale, int32_t first_key,
+                                                  int64_t begin, int64_t end) {
+  const __m512 factor = _mm512_set1_ps(scale * kLog2OfE), scales = _mm512_set1_ps(scale);
   for (int64_t r = begin; r < end; r += 2) {
     __m512i ds[2][2];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const int64_t at = (r + i) * kStrip;
-      const float *s = &w.unit->s[size_t(at)], *dp = &w.unit->dp[size_t(at)];
-      const auto key = int32_t(w.key + r + i);
-      const Gradient even = gradient_of<kMasked>(s, dp, *w.columns, 0, key, factor, scale);
-      const Gradient odd = gradient_of<kMasked>(s, dp, *w.columns, kHalfStrip, key, factor, scale);
+      const float *s = &unit->s[size_t(at)], *dp = &unit->dp[size_t(at)];
+      const auto key = int32_t(first_key + r + i);
+      const Gradient even = gradient_of<kMasked>(s, dp, *columns, 0, key, factor, scales);
+      const Gradient odd = gradient_of<kMasked>(s, dp, *columns, kHalfStrip, key, factor, scales);
       ds[i][0] = even.ds;
       ds[i][1] = odd.ds;
-      _mm512_store_si512(w.p + (r + i) * kQueries * 2, cut_and_join(even.p, odd.p));
-      _mm512_store_si512(w.ds + (r + i) * kQueries * 2, cut_and_join(even.ds, odd.ds));
+      _mm512_store_si512(p + (r + i) * kQueries * 2, cut_and_join(even.p, odd.p));
+      _mm512_store_si512(ds_keys + (r + i) * kQueries * 2, cut_and_join(even.ds, odd.ds));
     }
-    std::byte* to = w.pairs + r / 2 * kPairRowBytes;
+    std::byte* to = pairs + r / 2 * kPairRowBytes;
     _mm512_store_si512(to, cut_and_join(ds[0][0], ds[1][0]));
     _mm512_store_si512(to + 64, cut_and_join(ds[0][1], ds[1][1]));
   }
 }
 
 // Does up to `rows` rows of the work, and after the last one turns dS.
-ASHLAR_TILES inline void advance(VectorWork& w, int64_t rows) {
+ASHLAR_TILES_INLINE void advance(VectorWork& w, int64_t rows) {
   if (w.row == kStrip) return;
-  const int64_t end = std::min(w.row + rows, kStrip);
-  w.masked ? gradient_rows<true>(w, w.row, end) : gradient_rows<false>(w, w.row, end);
+  const int64_t begin = w.row, end = std::min(begin + rows, kStrip);
   w.row = end;
+  if (w.masked)
+    gradient_rows<true>(w.unit, w.columns, w.p, w.ds, w.pairs, w.scale, w.key, begin, end);
+  else
+    gradient_rows<false>(w.unit, w.columns, w.p, w.ds, w.pairs, w.scale, w.key, begin, end);
   if (end < kStrip) return;
-  for (int64_t half = 0; half < 2; ++half)
-    gemm::transpose_bf16_pairs(w.pairs + half * 64, kPairRowBytes,
-                               w.ds_rows + half * kHalfStrip * kKeys * 2, kKeys * 2);
+  gemm::transpose_bf16_pairs(w.pairs, kPairRowBytes, w.ds_rows, kKeys * 2);
+  gemm::transpose_bf16_pairs(w.pairs + 64, kPairRowBytes, w.ds_rows + kHalfStrip * kKeys * 2,
+                             kKeys * 2);
 }
 
 }  // namespace ashlar::kernels::cpu

@@ -17,6 +17,7 @@
 
 #define ASHLAR_TILES \
   [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")]]
+#define ASHLAR_TILES_INLINE ASHLAR_TILES [[gnu::always_inline]] inline
 
 namespace ashlar::kernels::cpu {
 
@@ -63,8 +64,8 @@ class UnitSums {
  public:
   // Starts a unit with the products of a first depth of 32, upon the sums `from`, rows of
   // `row_floats` (null: upon zeros); those of the unit before go to where they belong.
-  ASHLAR_TILES void start(const std::byte* left, int64_t row_bytes, const std::byte* panel,
-                          const float* from, int64_t row_floats) {
+  ASHLAR_TILES_INLINE void start(const std::byte* left, int64_t row_bytes, const std::byte* panel,
+                                 const float* from, int64_t row_floats) {
     amx::load<4>(left, row_bytes);
     amx::load<6>(panel, kPairRowBytes);
     turn<0>(from, row_floats);
@@ -80,12 +81,12 @@ class UnitSums {
     to_ = nullptr;
   }
   // Ends the unit, whose sums belong at `to`.
-  void leave(float* to, int64_t row_floats) {
+  ASHLAR_TILES_INLINE void leave(float* to, int64_t row_floats) {
     to_ = to;
     row_floats_ = row_floats;
   }
   bool pending() const { return to_ != nullptr; }
-  ASHLAR_TILES void flush() {
+  ASHLAR_TILES_INLINE void flush() {
     if (!to_) return;
     store<0>();
     store<1>();
@@ -97,15 +98,15 @@ class UnitSums {
  private:
   static constexpr int64_t kUpper = 2;  // tiles 0 and 1 hold the upper rows
   template <int kTile>
-  static int64_t at(int64_t row_floats) {
+  ASHLAR_TILES_INLINE static int64_t at(int64_t row_floats) {
     return kTile / kUpper * kHalfStrip * row_floats + kTile % kUpper * kHalfStrip;
   }
   template <int kTile>
-  ASHLAR_TILES void store() const {
+  ASHLAR_TILES_INLINE void store() const {
     amx::store<kTile>(to_ + at<kTile>(row_floats_), row_floats_ * 4);
   }
   template <int kTile>
-  ASHLAR_TILES void turn(const float* from, int64_t row_floats) const {
+  ASHLAR_TILES_INLINE void turn(const float* from, int64_t row_floats) const {
     if (to_) store<kTile>();
     if (from)
       amx::load<kTile>(from + at<kTile>(row_floats), row_floats * 4);
@@ -118,7 +119,7 @@ class UnitSums {
 };
 
 // Adds the products of 32 left rows, a depth of 32, and a panel.
-ASHLAR_TILES inline void add_products(const std::byte* left, int64_t row_bytes,
+ASHLAR_TILES_INLINE void add_products(const std::byte* left, int64_t row_bytes,
                                       const std::byte* panel) {
   amx::load<4>(left, row_bytes);
   amx::load<6>(panel, kPairRowBytes);

@@ -72,6 +72,16 @@ struct KeyBlock {
   alignas(64) std::array<float, kKeys * kMaxHeadDim> dkey, dvalue;
 };
 
+struct UnitRange {
+  int64_t begin, end;
+};
+// The units of a block to compute: for each unit of keys a range of queries, and the reverse.
+struct Meetings {
+  UnitRange queries_of[kKeyUnits], keys_of[kQueryUnits];
+  // From the units in which a query sees a key; gaps between them are filled.  False if none does.
+  bool fill(bool (&sees)[kKeyUnits][kQueryUnits]);
+};
+
 struct BackwardTiles {
   KeyBlock keys;
   std::array<Strip, kQueryUnits> strips;  // of queries
@@ -81,8 +91,7 @@ struct BackwardTiles {
   alignas(64) std::array<std::byte, kKeys * kQueries * 2> ds_rows;  // [queries, keys]
   alignas(64) std::array<std::byte, kPanelBytes> pairs;
   alignas(64) std::array<float, kStrip * kMaxHeadDim> dq;
-  UnitSums sums;
-  bool meets[kKeyUnits][kQueryUnits];  // keys, queries
+  Meetings meets;
 };
 
 struct TileTask {
@@ -103,7 +112,8 @@ class Gradients {
         rate_(round_up(ceil_div(kStrip, (t.queries.depth + t.queries.width) / kStrip), 2)) {}
 
   // Keys `unit` and queries `query` of the block, whose first key is key_row.
-  ASHLAR_TILES void run(int64_t unit, int64_t query, int64_t key_row, int64_t h, int64_t panel) {
+  ASHLAR_TILES_INLINE void run(int64_t unit, int64_t query, int64_t key_row, int64_t h,
+                               int64_t panel) {
     const int64_t depth = t_.queries.depth, width = t_.queries.width;
     GradientUnit& to = s_.units[size_t(turn_)];
     turn_ ^= 1;
@@ -124,23 +134,23 @@ class Gradients {
              !s_.strips[size_t(query)].sees_all(key),
              0};
   }
-  ASHLAR_TILES void finish() {
-    s_.sums.flush();
+  ASHLAR_TILES_INLINE void finish() {
+    sums_.flush();
     take_next();
     advance(work_, kStrip);
   }
 
  private:
-  ASHLAR_TILES void take_next() {
+  ASHLAR_TILES_INLINE void take_next() {
     if (next_.row == kStrip) return;
     advance(work_, kStrip);
     work_ = next_;
     next_.row = kStrip;
   }
-  ASHLAR_TILES void product(const std::byte* left, const std::byte* panel, int64_t depth,
-                            float* to) {
+  ASHLAR_TILES_INLINE void product(const std::byte* left, const std::byte* panel, int64_t depth,
+                                   float* to) {
     const int64_t row_bytes = depth * 2;
-    s_.sums.start(left, row_bytes, panel, nullptr, 0);
+    sums_.start(left, row_bytes, panel, nullptr, 0);
     take_next();
     advance(work_, rate_);
     for (int64_t k = kStrip; k < depth; k += kStrip) {
@@ -148,12 +158,13 @@ class Gradients {
       add_products(left, row_bytes, panel);
       advance(work_, rate_);
     }
-    s_.sums.leave(to, kStrip);
+    sums_.leave(to, kStrip);
   }
 
   const TileTask& t_;
   BackwardTiles& s_;
   const int64_t rate_;
+  UnitSums sums_;
   VectorWork work_, next_;
   int64_t turn_ = 0;
 };
@@ -162,56 +173,55 @@ class Gradients {
 ASHLAR_TILES void block_gradients(const TileTask& t, int64_t key_row, int64_t panel, int64_t h,
                                   BackwardTiles& s) {
   Gradients gradients(t, s);
-  for (int64_t query = 0; query < kQueryUnits; ++query)
-    for (int64_t unit = 0; unit < kKeyUnits; ++unit)
-      if (s.meets[unit][query]) gradients.run(unit, query, key_row, h, panel + query);
+  for (int64_t query = 0; query < kQueryUnits; ++query) {
+    const auto [begin, end] = s.meets.keys_of[query];
+    for (int64_t unit = begin; unit < end; ++unit)
+      gradients.run(unit, query, key_row, h, panel + query);
+  }
   gradients.finish();
 }
 
 // gradient [keys, size] += left^T right, over the queries that each 32 keys meet.
-ASHLAR_TILES void key_gradient(BackwardTiles& s, const std::byte* left,
-                               const std::byte* const (&right)[kQueryUnits], int64_t size,
+ASHLAR_TILES void key_gradient(const BackwardTiles& s, const std::byte* left,
+                               const std::byte* right, int64_t right_bytes, int64_t size,
                                float* gradient) {
+  UnitSums sums;
   for (int64_t unit = 0; unit < kKeyUnits; ++unit) {
-    const bool* meets = s.meets[unit];
-    if (std::find(meets, meets + kQueryUnits, true) == meets + kQueryUnits) continue;
+    const auto [begin, end] = s.meets.queries_of[unit];
+    if (begin == end) continue;
     for (int64_t c = 0; c < size; c += kStrip) {
       float* to = gradient + unit * kStrip * size + c;
-      const float* from = to;
-      for (int64_t query = 0; query < kQueryUnits; ++query) {
-        if (!meets[query]) continue;
-        const std::byte* rows = left + unit * kStrip * kQueries * 2 + query * kUnitBytes;
-        const std::byte* panel = right[query] + c * kStrip * 2;
-        if (from)
-          s.sums.start(rows, kQueries * 2, panel, from, size);
-        else
-          add_products(rows, kQueries * 2, panel);
-        from = nullptr;
+      const std::byte* rows = left + unit * kStrip * kQueries * 2 + begin * kUnitBytes;
+      const std::byte* panel = right + begin * right_bytes + c * kStrip * 2;
+      sums.start(rows, kQueries * 2, panel, to, size);
+      for (int64_t query = begin + 1; query < end; ++query) {
+        rows += kUnitBytes, panel += right_bytes;
+        add_products(rows, kQueries * 2, panel);
       }
-      s.sums.leave(to, size);
+      sums.leave(to, size);
     }
   }
+  sums.flush();
 }
 
 // dq of 32 queries += dS K.  Rows of `s.dq` are the even queries, then the odd ones.
 ASHLAR_TILES void query_gradient(const TileTask& t, int64_t query, int64_t row, int64_t h,
                                  BackwardTiles& s) {
   const int64_t N = t.call.shape.N, D = t.call.shape.D, depth = t.queries.depth;
+  const auto [begin, end] = s.meets.keys_of[query];
+  const std::byte* ds_rows = s.ds_rows.data() + query * kStrip * kKeys * 2;
+  UnitSums sums;
   for (int64_t c = 0; c < depth; c += kStrip) {
-    bool first = true;
-    for (int64_t unit = 0; unit < kKeyUnits; ++unit) {
-      if (!s.meets[unit][query]) continue;
-      const std::byte* rows = s.ds_rows.data() + query * kStrip * kKeys * 2 + unit * kUnitBytes;
-      const std::byte* panel = s.keys.key_pairs.data() + (unit * depth + c) * kStrip * 2;
-      if (first)
-        s.sums.start(rows, kKeys * 2, panel, nullptr, 0);
-      else
-        add_products(rows, kKeys * 2, panel);
-      first = false;
+    const std::byte* rows = ds_rows + begin * kUnitBytes;
+    const std::byte* panel = s.keys.key_pairs.data() + (begin * depth + c) * kStrip * 2;
+    sums.start(rows, kKeys * 2, panel, nullptr, 0);
+    for (int64_t unit = begin + 1; unit < end; ++unit) {
+      rows += kUnitBytes, panel += depth * kStrip * 2;
+      add_products(rows, kKeys * 2, panel);
     }
-    s.sums.leave(s.dq.data() + c, depth);
+    sums.leave(s.dq.data() + c, depth);
   }
-  s.sums.flush();
+  sums.flush();
   for (int64_t i = 0; i < kStrip; ++i) {
     const int64_t to_row = row + i % kHalfStrip * 2 + i / kHalfStrip;
     if (to_row < t.span.query_begin || to_row >= t.span.query_end) continue;
@@ -242,14 +252,36 @@ void fill_columns(const TileTask& t, int64_t row, int64_t h, BackwardTiles& s) {
   }
 }
 
+bool Meetings::fill(bool (&sees)[kKeyUnits][kQueryUnits]) {
+  bool any = false;
+  for (bool changed = true; changed;) {
+    changed = false;
+    const auto hull = [&](int64_t count, auto at) {
+      UnitRange range{0, 0};
+      for (int64_t i = 0; i < count; ++i)
+        if (at(i)) range = {range.end == 0 ? i : range.begin, i + 1};
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        changed = changed || !at(i);
+        at(i) = true;
+      }
+      any = any || range.begin < range.end;
+      return range;
+    };
+    for (int64_t unit = 0; unit < kKeyUnits; ++unit)
+      queries_of[unit] = hull(kQueryUnits, [&](int64_t i) -> bool& { return sees[unit][i]; });
+    for (int64_t query = 0; query < kQueryUnits; ++query)
+      keys_of[query] = hull(kKeyUnits, [&](int64_t i) -> bool& { return sees[i][query]; });
+  }
+  return any;
+}
+
 // The ranges of the block's queries, inside the span; false if none sees a key of the block.
 bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, int64_t row,
                 BackwardTiles& s) {
   const int64_t T = t.call.queries.num_tokens();
-  bool any = false;
+  bool sees[kKeyUnits][kQueryUnits] = {};
   for (int64_t query = 0; query < kQueryUnits; ++query) {
     const int64_t at = row + query * kStrip, block = at / kBlock;
-    for (int64_t unit = 0; unit < kKeyUnits; ++unit) s.meets[unit][query] = false;
     if (at >= T || ranges[block].lowest >= key_row + kKeys || ranges[block].highest <= key_row)
       continue;
     Strip& strip = s.strips[size_t(query)];
@@ -263,32 +295,24 @@ bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, i
     }
     for (int64_t unit = 0; unit < kKeyUnits; ++unit) {
       const int64_t key = key_row + unit * kStrip;
-      s.meets[unit][query] = strip.lowest < key + kStrip && strip.highest > key;
-      any = any || s.meets[unit][query];
+      sees[unit][query] = strip.lowest < key + kStrip && strip.highest > key;
     }
   }
-  return any;
-}
-
-bool met(const BackwardTiles& s, int64_t query) {
-  for (int64_t unit = 0; unit < kKeyUnits; ++unit)
-    if (s.meets[unit][query]) return true;
-  return false;
+  return s.meets.fill(sees);
 }
 
 void backward_block(const TileTask& t, int64_t key_row, int64_t row, int64_t h, BackwardTiles& s) {
   const int64_t panel = row / kStrip;
   fill_columns(t, row, h, s);
   block_gradients(t, key_row, panel, h, s);
-  const std::byte *dout[kQueryUnits], *q[kQueryUnits];
-  for (int64_t query = 0; query < kQueryUnits; ++query) {
-    dout[query] = t.queries.dout(h, panel + query);
-    q[query] = t.queries.q(h, panel + query);
-  }
-  key_gradient(s, s.p.data(), dout, t.queries.width, s.keys.dvalue.data());
-  key_gradient(s, s.ds.data(), q, t.queries.depth, s.keys.dkey.data());
+  const int64_t panel_bytes = t.queries.q_t(h, 1) - t.queries.q_t(h, 0);
+  key_gradient(s, s.p.data(), t.queries.dout(h, panel), panel_bytes, t.queries.width,
+               s.keys.dvalue.data());
+  key_gradient(s, s.ds.data(), t.queries.q(h, panel), panel_bytes, t.queries.depth,
+               s.keys.dkey.data());
   for (int64_t query = 0; query < kQueryUnits; ++query)
-    if (met(s, query)) query_gradient(t, query, row + query * kStrip, h, s);
+    if (s.meets.keys_of[query].begin < s.meets.keys_of[query].end)
+      query_gradient(t, query, row + query * kStrip, h, s);
 }
 
 void fill_keys(const TileTask& t, int64_t key_row, KeyBlock& s) {
