@@ -109,16 +109,9 @@ class Objects {
     std::fill_n(static_cast<uint8_t*>(data), size, uint8_t{0x3c});
     return memory;
   }
-  Handle adding_attributes() {  // the result is added to what is there
-    const Handle attributes = make("dnnl_primitive_attr_create", "dnnl_primitive_attr_destroy");
-    const Handle post = make("dnnl_post_ops_create", "dnnl_post_ops_destroy");
-    library_.call("dnnl_post_ops_append_sum", post, 1.0f, int32_t{0}, 0);
-    library_.call("dnnl_primitive_attr_set_post_ops", attributes, post);
-    return attributes;
-  }
-  Handle matmul(Handle source, Handle weights, Handle result, Handle attributes) {
+  Handle matmul(Handle source, Handle weights, Handle result) {
     return make("dnnl_matmul_primitive_desc_create", "dnnl_primitive_desc_destroy", library_.engine,
-                source, weights, Handle{nullptr}, result, attributes);
+                source, weights, Handle{nullptr}, result, Handle{nullptr});
   }
   Handle reorder(Handle from, Handle to) {
     return make("dnnl_reorder_primitive_desc_create", "dnnl_primitive_desc_destroy", from,
@@ -171,8 +164,8 @@ OneDnnPeer::OneDnnPeer(const std::string& path, int num_threads) {
 
 OneDnnPeer::~OneDnnPeer() = default;
 
-KernelTime OneDnnPeer::time(DType compute, Direction direction, int64_t G, int64_t T, int64_t N,
-                            int64_t K, double seconds) const {
+KernelTime OneDnnPeer::time(const PeerProduct& p, int64_t G, int64_t T, int64_t N, int64_t K,
+                            double seconds) const {
   const Library& library = *library_;
   Objects<Library> objects(library);
   const auto run = [&](Handle primitive, const std::vector<Argument>& arguments) {
@@ -181,14 +174,15 @@ KernelTime OneDnnPeer::time(DType compute, Direction direction, int64_t G, int64
   };
   const auto wait = [&] { library.call("dnnl_stream_wait", library.stream); };
 
-  const int type = compute == DType::kBF16 ? kBf16 : kF32;
-  const auto [source_rows, weight_rows] = operands_of(direction, T / G, N, K);
-  const bool of_weights = direction == Direction::kBackwardWeight;
+  const auto type_of = [](DType dtype) { return dtype == DType::kBF16 ? kBf16 : kF32; };
+  const int type = type_of(p.compute);
+  const auto [source_rows, weight_rows] = operands_of(p.direction, T / G, N, K);
+  const bool of_weights = p.direction == Direction::kBackwardWeight;
   const Handle source = objects.rows(source_rows, type), unpacked = objects.rows(weight_rows, type),
-               result = objects.rows(plain(source_rows.dims[0], weight_rows.dims[1]), kF32);
+               result =
+                   objects.rows(plain(source_rows.dims[0], weight_rows.dims[1]), type_of(p.result));
   const Handle desc =
-      of_weights ? objects.matmul(source, unpacked, result, objects.adding_attributes())
-                 : objects.matmul(source, objects.any_layout(weight_rows, type), result, nullptr);
+      objects.matmul(source, of_weights ? unpacked : objects.any_layout(weight_rows, type), result);
   const Handle product = objects.primitive(desc);
   const Handle packed =  // belongs to desc
       library.function<Handle(Handle, int, int)>("dnnl_primitive_desc_query_md")(desc,

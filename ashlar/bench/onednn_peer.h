@@ -20,13 +20,18 @@ namespace ashlar::bench {
 
 enum class Direction : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
+struct PeerProduct {
+  DType compute, result;
+  Direction direction;
+};
+
 class OneDnnPeer {
  public:
   OneDnnPeer(const std::string& path, int num_threads);
   ~OneDnnPeer();
   const std::string& name() const { return name_; }  // "oneDNN 3.13.0"
-  // y = x W^T, dx = dy W or dw += dy^T x with G groups of T / G rows each.
-  KernelTime time(DType compute, Direction, int64_t G, int64_t T, int64_t N, int64_t K,
+  // y = x W^T, dx = dy W or dw = dy^T x with G groups of T / G rows each.
+  KernelTime time(const PeerProduct&, int64_t G, int64_t T, int64_t N, int64_t K,
                   double seconds) const;
 
  private:

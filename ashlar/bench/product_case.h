@@ -74,13 +74,14 @@ class ProductRows {
     rows_.push_back(std::move(row));
   }
   // The same, and then the peer's product.
-  void time(ProductRow row, DType compute, Direction direction, double flop,
-            function_ref<void()> body) {
+  void time(ProductRow row, const PeerProduct& product, double flop, function_ref<void()> body) {
     const size_t before = rows_.size();
     time(std::move(row), flop, body);
     if (!peer_ || rows_.size() == before) return;
     ProductRow& r = rows_.back();
-    r.peer = peer_->time(compute, direction, r.G, r.T, r.N, r.K, kSeconds);
+    // Block-diagonal groups have all tokens each.
+    const auto tokens = int64_t(flop / 2 / double(r.N) / double(r.K));
+    r.peer = peer_->time(product, r.G, tokens, r.N, r.K, kSeconds);
   }
 
  private:

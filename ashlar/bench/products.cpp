@@ -12,16 +12,38 @@ namespace {
 
 using kernels::Matrix;
 
+// The types of results in training: of the stream, or of the products' operands.
+enum class Result { kStream, kOperand };
 struct Dims {
   std::string_view name;
   int64_t G, T, N, K;
+  Result y = Result::kStream, dx = Result::kOperand;
+  bool block_diagonal = false;  // groups of columns, else of rows
 };
-// The products of zaya1-nano (2,048 tokens) and zaya1-small (1,024); experts with even loads.
-constexpr Dims kProducts[] = {
-    {"nano qkv", 1, 2048, 512, 256},      {"nano o", 1, 2048, 256, 256},
-    {"nano gate_up", 8, 2048, 1024, 256}, {"nano down", 8, 2048, 256, 512},
-    {"nano head", 1, 512, 8192, 256},     {"small gate_up", 16, 1024, 1536, 768},
-    {"small down", 16, 1024, 768, 768},   {"small head", 1, 512, 32768, 768}};
+constexpr auto kStream = Result::kStream, kOperand = Result::kOperand;
+// The products of zaya1-nano, of zaya1-small (1,024 tokens), llama-nano, moe-nano and hybrid-nano;
+// 2,048 tokens, 256 at the head; experts with even loads.
+constexpr Dims kProducts[] = {{"nano qkv", 1, 2048, 512, 256, kStream, kStream},
+                              {"nano o", 1, 2048, 256, 256},
+                              {"nano gate_up", 8, 2048, 1024, 256, kOperand},
+                              {"nano down", 8, 2048, 256, 512},
+                              {"nano head", 1, 256, 8192, 256, kStream, kStream},
+                              {"nano conv", 6, 2048, 64, 128, kStream, kOperand, true},
+                              {"small qkv", 1, 1024, 1024, 768, kStream, kStream},
+                              {"small o", 1, 1024, 768, 512},
+                              {"small gate_up", 16, 1024, 1536, 768, kOperand},
+                              {"small down", 16, 1024, 768, 768},
+                              {"small head", 1, 256, 32768, 768, kStream, kStream},
+                              {"small conv", 6, 1024, 128, 256, kStream, kOperand, true},
+                              {"llama qkv", 1, 2048, 1024, 512, kStream, kStream},
+                              {"llama o", 1, 2048, 512, 512},
+                              {"llama gate_up", 1, 2048, 2816, 512, kOperand, kStream},
+                              {"llama down", 1, 2048, 512, 1408},
+                              {"llama head", 1, 256, 8192, 512, kStream, kStream},
+                              {"moe gate_up", 8, 4096, 1408, 512, kOperand},
+                              {"moe down", 8, 4096, 512, 704},
+                              {"hybrid gate_up", 1, 2048, 2560, 512, kOperand, kStream},
+                              {"hybrid down", 1, 2048, 512, 1280}};
 constexpr Dims kStacks[] = {{"nano gate_up", 8, 0, 1024, 256},
                             {"nano down", 8, 0, 256, 512},
                             {"nano qkv", 1, 0, 512, 256},
@@ -34,20 +56,31 @@ ProductRow row_of(const Dims& d, std::string op) {
 void measure_product(Threads& threads, DType compute, const Dims& d, ProductRows& rows) {
   if (!rows.wants_any(d.name, "forward", "backward_input", "backward_weight")) return;
   ProductCase c(threads);
+  const auto type = [&](Result r) { return r == kOperand ? compute : DType::kF32; };
+  const int64_t columns = d.block_diagonal ? d.G : 1;
   const kernels::Operand w = c.operand(compute, {d.G, d.N, d.K});
-  const Matrix x = Matrix::of(c.random(compute, {d.T, d.K})),
-               dy = Matrix::of(c.random(compute, {d.T, d.N}));
-  const Matrix y = Matrix::of(c.zeros(DType::kF32, {d.T, d.N})),
-               dx = Matrix::of(c.zeros(DType::kF32, {d.T, d.K}));
+  const Matrix x = Matrix::of(c.random(compute, {d.T, columns * d.K})),
+               dy = Matrix::of(c.random(compute, {d.T, columns * d.N}));
+  const Matrix y = Matrix::of(c.zeros(type(d.y), {d.T, columns * d.N})),
+               dx = Matrix::of(c.zeros(type(d.dx), {d.T, columns * d.K}));
   const Tensor dw = c.zeros(DType::kF32, {d.G, d.N, d.K});
   const Tensor groups = c.groups(d.G, d.T);
-  const double flop = 2.0 * double(d.T) * double(d.N) * double(d.K);
-  rows.time(row_of(d, "forward"), compute, Direction::kForward, flop,
-            [&] { grouped_linear_forward(c.context(), compute, x, w, groups, y); });
-  rows.time(row_of(d, "backward_input"), compute, Direction::kBackwardInput, flop,
-            [&] { grouped_linear_backward_input(c.context(), compute, dy, w, groups, dx); });
-  rows.time(row_of(d, "backward_weight"), compute, Direction::kBackwardWeight, flop,
-            [&] { grouped_linear_backward_weight(c.context(), compute, dy, x, groups, dw); });
+  const double flop = 2.0 * double(columns * d.T) * double(d.N) * double(d.K);
+  const auto& ctx = c.context();
+  rows.time(row_of(d, "forward"), {compute, type(d.y), Direction::kForward}, flop, [&] {
+    d.block_diagonal ? blockdiag_linear_forward(ctx, compute, x, w, y)
+                     : grouped_linear_forward(ctx, compute, x, w, groups, y);
+  });
+  rows.time(row_of(d, "backward_input"), {compute, type(d.dx), Direction::kBackwardInput}, flop,
+            [&] {
+              d.block_diagonal ? blockdiag_linear_backward_input(ctx, compute, dy, w, dx)
+                               : grouped_linear_backward_input(ctx, compute, dy, w, groups, dx);
+            });
+  rows.time(
+      row_of(d, "backward_weight"), {compute, DType::kF32, Direction::kBackwardWeight}, flop, [&] {
+        d.block_diagonal ? blockdiag_linear_backward_weight(ctx, compute, dy, x, dw, false)
+                         : grouped_linear_backward_weight(ctx, compute, dy, x, groups, dw, false);
+      });
 }
 
 void measure_newton_schulz(Threads& threads, DType compute, const Dims& d, ProductRows& rows) {
