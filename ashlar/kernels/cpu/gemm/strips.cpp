@@ -10,8 +10,8 @@
 //     for each part of the tokens      x packed for all columns of the task
 //       for each strip of the rows     dy^T packed beside the strip before (Beside)
 //
-// Sums of the parts are added in order in c, or, where c is bf16, in floats on the stack of the
-// task.  Cuts that change sums depend on K and on the tokens of a group only.
+// Sums of the parts are added in order in c, or, where c is bf16, strip by strip in floats on the
+// stack of the task.  Cuts that change sums depend on K and on the tokens of a group only.
 #include "ashlar/kernels/cpu/gemm/strips.h"
 
 #include <cstring>
@@ -37,7 +37,7 @@ struct Depths {
 
 struct Size {
   static constexpr int64_t kDepth = 1024;
-  static constexpr int64_t kRows = 256, kPartRows = 512, kSumRows = 128, kSumPanels = 12;
+  static constexpr int64_t kRows = 256, kPartRows = 512, kSumPanels = 16;
   static constexpr int64_t kPanelsBytes = 1 << 20;  // of one part of a task
 };
 
@@ -107,30 +107,31 @@ void widen(const Matrix& from, const Matrix& to) {
           float(reinterpret_cast<const bf16*>(from.data)[r * from.stride + j]);
 }
 
-void run_task(const MultiplyTask& task) {
+// Rows [first, last) of a task, part after part of K.
+void run_rows(const MultiplyTask& task, int64_t first, int64_t last) {
   const Multiplication& m = task.m;
   const Engine& engine = m.engine;
   const int64_t height = engine.max_rows, size = size_of(m.a.dtype);
-  const Matrix c = task.block();
-  alignas(64) float sums[Size::kSumRows * Size::kSumPanels * 32];
+  const Matrix block = task.block(), c = block.row_range(first, last);
+  alignas(64) float sums[32 * Size::kSumPanels * 32];
   alignas(64) std::byte copy[32 * (Size::kDepth * 2 + kLine)];
   const Matrix between = m.has_sums() ? Matrix{reinterpret_cast<std::byte*>(sums), DType::kF32,
                                                c.rows, c.cols, task.num_panels * engine.width}
                                       : c;
   if (m.has_sums() && m.accumulate) widen(c, between);
-  const Source rows = task.source();
+  const Source rows = task.source().at(first, 0);
   const bool fits = m.rows_fit();
   for (int64_t part = 0; part < m.depths.count; ++part) {
     const int64_t k = m.depths.begin(part), depth = m.depths.size(part),
                   num_k = std::min(depth, m.K - k);
-    const bool adds = m.accumulate || part > 0, last = part + 1 == m.depths.count;
+    const bool adds = m.accumulate || part > 0, is_last = part + 1 == m.depths.count;
     for (int64_t row = 0; row < c.rows; row += height) {
-      const int64_t end = std::min(row + height, c.rows), left = c.rows - end;
+      const int64_t end = std::min(row + height, c.rows);
       Strip strip{.padded_k = depth,
                   .a = {rows.at(row, k).data, rows.stride * size, 0},
                   .panels = task.panel(k),
                   .panel_bytes = engine.panel_bytes(m.K),
-                  .c = (last ? c : between).row_range(row, end)};
+                  .c = (is_last ? c : between).row_range(row, end)};
       if (!fits) {
         strip.a = {copy, depth * 2 + kLine, 0};
         engine.pack_rows(rows.at(row, k), end - row, num_k, false, copy, strip.a.row_bytes);
@@ -139,15 +140,27 @@ void run_task(const MultiplyTask& task) {
         strip.start = reinterpret_cast<const float*>(between.row_range(row, end).data);
         strip.start_stride = between.stride;
       }
-      if (left > 0)
-        strip.ahead = {rows.at(end, k).data, num_k * size, rows.stride * size,
-                       std::min(left, height)};
-      else if (!last)
-        strip.ahead = {rows.at(0, k + depth).data, std::min(depth, m.K - k - depth) * size,
-                       rows.stride * size, std::min(c.rows, height)};
+      // The rows that are read next: below, of the next part, or below all of these.
+      const auto ahead = [&](int64_t next_row, int64_t next_k, int64_t count) {
+        strip.ahead = {rows.at(next_row, next_k).data, std::min(depth, m.K - next_k) * size,
+                       rows.stride * size, std::min(count, height)};
+      };
+      if (end < c.rows)
+        ahead(end, k, c.rows - end);
+      else if (!is_last)
+        ahead(0, k + depth, c.rows);
+      else if (last < block.rows)
+        ahead(end, 0, block.rows - last);
       engine.strip(strip);
     }
   }
+}
+
+// Where c is bf16, the floats of one strip are summed at a time.
+void run_task(const MultiplyTask& task) {
+  const int64_t rows = task.rows.end - task.rows.begin,
+                step = task.m.has_sums() ? task.m.engine.max_rows : rows;
+  for (int64_t row = 0; row < rows; row += step) run_rows(task, row, std::min(row + step, rows));
 }
 
 // The cut of a block of dw.
@@ -299,14 +312,13 @@ void multiply_strips(const Context& ctx, const Engine& engine, const Groups& gro
   const Multiplication m(engine, N, K, a, panels, c, accumulate);
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const RowBlocks blocks(groups.own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
-                         m.has_sums()         ? Size::kSumRows
-                         : m.depths.count > 1 ? Size::kPartRows
-                                              : Size::kRows,
-                         false);
+                         m.depths.count > 1 ? Size::kPartRows : Size::kRows, false);
   const int64_t column_groups = groups.own_rows ? 1 : groups.count;
   const int64_t all_panels = engine.num_panels(N);
-  const int64_t part_bytes = ceil_div(engine.padded(K), m.depths.count) * kLine;
-  int64_t most = std::max<int64_t>(4, Size::kPanelsBytes / part_bytes);
+  // Panels of one part, or of all, pass a strip before the next strip reads them.
+  const int64_t parts = m.has_sums() ? 1 : m.depths.count;
+  int64_t most =
+      std::max<int64_t>(4, Size::kPanelsBytes / (ceil_div(engine.padded(K), parts) * kLine));
   if (m.has_sums()) most = std::min(most, Size::kSumPanels);
   const int64_t num_panels = panels_of_task(all_panels, most, blocks.count(), ctx.threads->size());
   const int64_t panel_blocks = ceil_div(all_panels, num_panels);
