@@ -65,7 +65,8 @@ struct Sums {
   out[2] = _mm512_unpacklo_epi64(high01, high23), out[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
-// Slice s of turning a block of `rows` to `pairs` of the transposed block.
+// Slice s of turning a block of `rows` to `pairs` of the transposed block; from 8 on, of the blocks
+// that follow.
 [[ASHLAR_TILES, gnu::always_inline]] inline void turn(const std::byte* rows, std::byte* pairs,
                                                       int64_t s) {
   __m512i out[4];
@@ -151,7 +152,7 @@ template <typename Work>
 [[ASHLAR_TILES, gnu::always_inline]] inline void multiply_block(const std::byte* left,
                                                                 const std::byte* right,
                                                                 int64_t steps, const float* start,
-                                                                float* to, Work& work) {
+                                                                float* to, const Work& work) {
   if (start) {
     amx::load<0>(start, 64), amx::load<1>(start + 256, 64);
     amx::load<2>(start + 512, 64), amx::load<3>(start + 768, 64);

@@ -122,68 +122,79 @@ struct BlockOfResult {
   }
 };
 
-// Makes a panel of `pairs` from blocks of `rows` that are from_bytes apart, a slice at a time.
-template <bool kTurned>
-class Filler {
- public:
-  Filler() = default;
-  // All of it takes at most `slices` slices.
-  Filler(const std::byte* from, int64_t from_bytes, std::byte* to, int64_t num_blocks,
-         int64_t slices)
-      : from_(from),
-        from_bytes_(from_bytes),
-        to_(to),
-        left_(num_blocks * kSlices),
-        per_slice_((left_ + slices - 1) / slices) {}
-  [[ASHLAR_TILES, gnu::always_inline]] void slice() {
-    for (int64_t n = 0; n < per_slice_ && left_ > 0; ++n) one();
+// A part of the next panel, to be made while a block is multiplied: interleaved from a block of
+// `rows` (null: nothing).
+struct InterleavedPart {
+  const std::byte* from;
+  std::byte* to;
+  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+    if (from) interleave(from, to, s);
   }
-  [[ASHLAR_TILES, gnu::always_inline]] void finish() {
-    while (left_ > 0) one();
-  }
+};
 
- private:
-  [[ASHLAR_TILES, gnu::always_inline]] void one() {
-    kTurned ? turn(from_, to_, part_) : interleave(from_, to_, part_);
-    --left_;
-    if (++part_ < kSlices) return;
-    part_ = 0;
-    from_ += from_bytes_;
-    to_ += kBlockBytes;
+// The same, and rows of X brought near that the block will be stored to.
+struct StoredPart {
+  InterleavedPart next;
+  const float* x;
+  int64_t stride;
+  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+    next.slice(s);
+    for (int64_t r = 4 * s; r < 4 * s + 4; ++r) {
+      __builtin_prefetch(x + r * stride, 1);
+      __builtin_prefetch(x + r * stride + 16, 1);
+    }
   }
-  const std::byte* from_ = nullptr;
-  int64_t from_bytes_ = 0;
-  std::byte* to_ = nullptr;
-  int64_t left_ = 0, part_ = 0, per_slice_ = 1;
+};
+
+// The same of turned blocks that follow each other: `per_slice` quarters of a tile at a slice, from
+// `first` on, up to `end`.
+struct TurnedPart {
+  const std::byte* from;
+  std::byte* to;
+  int64_t first, per_slice, end;
+  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+    const int64_t begin = first + s * per_slice;
+    for (int64_t q = begin; q < std::min(begin + per_slice, end); ++q) turn(from, to, q);
+  }
 };
 
 // Multiplies blocks one after the other.  While one is multiplied, the one before is converted, the
-// one before that turned, and the next panel filled.  `idle` stands for blocks that are not there.
-template <typename Block, bool kTurned>
+// one before that turned, and a part of the next panel made.  `idle` stands for blocks that are not
+// there.
+template <typename Block>
 class Pipeline {
  public:
   explicit Pipeline(const Block& idle) : idle_(idle), converted_(idle), turned_(idle) {}
   // The sums go to `to`, or, if that is null, to the block.
+  template <typename Part>
   [[ASHLAR_TILES, gnu::always_inline]] void multiply(const std::byte* left, const std::byte* right,
                                                      int64_t steps, const float* start, float* to,
-                                                     const Block& block) {
-    multiply_block(left, right, steps, start, to ? to : sums_[next_].at, *this);
+                                                     const Block& block, const Part& part) {
+    // A local, which the compiler may keep in registers: tiles are stored to this object.
+    const Work<Part> work{converted_, turned_, &sums_[1 - next_], part};
+    multiply_block(left, right, steps, start, to ? to : sums_[next_].at, work);
     advance(block);
   }
   [[ASHLAR_TILES, gnu::always_inline]] void finish() {
     for (int i = 0; i < 2; ++i) {
-      for (int64_t s = 0; s < kSlices; ++s) slice(s);
+      const Work<InterleavedPart> work{converted_, turned_, &sums_[1 - next_], {nullptr, nullptr}};
+      for (int64_t s = 0; s < kSlices; ++s) work.slice(s);
       advance(idle_);
     }
   }
-  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) {
-    converted_.convert(sums_[1 - next_], s);
-    turned_.turn(s);
-    filler.slice();
-  }
-  Filler<kTurned> filler;
 
  private:
+  template <typename Part>
+  struct Work {
+    Block converted, turned;
+    const Sums* sums;
+    Part part;
+    [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+      converted.convert(*sums, s);
+      turned.turn(s);
+      part.slice(s);
+    }
+  };
   [[ASHLAR_TILES, gnu::always_inline]] void advance(const Block& block) {
     turned_ = converted_;
     converted_ = block;

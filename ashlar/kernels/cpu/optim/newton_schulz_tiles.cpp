@@ -66,40 +66,41 @@ struct BlockRows {
 // has most blocks, beside which the next panel is filled.
 class UpperBlocks {
  public:
-  // `panels` has two panels of panel_bytes.
-  UpperBlocks(const BlockRows& rows, int64_t steps, int64_t begin, int64_t end, std::byte* panels,
-              int64_t panel_bytes)
+  // `panels` has room for two of panel_bytes.  Makes the first.
+  [[ASHLAR_TILES]] UpperBlocks(const BlockRows& rows, int64_t steps, int64_t begin, int64_t end,
+                               std::byte* panels, int64_t panel_bytes)
       : rows_(rows),
         steps_(steps),
         begin_(begin),
-        j_(end),
+        j_(end - 1),
         panels_(panels),
-        panel_bytes_(panel_bytes) {}
-  [[ASHLAR_TILES, gnu::always_inline]] bool next(Filler<true>& filler) {
-    if (++i_ <= j_ && started_) return true;
-    if (!started_) filler = fill(j_ - 1, 1);
-    filler.finish();
-    if (j_ == begin_) return false;
-    started_ = true;
+        panel_bytes_(panel_bytes) {
+    for (int64_t q = 0; q < steps_ * kSlices; ++q) turn(rows_.at(j_, 0), panel(j_), q);
+  }
+  bool next() {
+    if (++i_ <= j_) return true;
+    if (--j_ < begin_) return false;
     i_ = 0;
-    if (--j_ > begin_) filler = fill(j_ - 1, j_ + 1);
     return true;
   }
   int64_t i() const { return i_; }
   int64_t j() const { return j_; }
   const std::byte* left() const { return rows_.at(i_, 0); }
   std::byte* panel() const { return panel(j_); }
+  // This block's part of the next panel.
+  TurnedPart part() const {
+    if (j_ == begin_) return {nullptr, nullptr, 0, 0, 0};
+    const int64_t per_slice = ceil_div(steps_, j_ + 1);
+    return {rows_.at(j_ - 1, 0), panel(j_ - 1), i_ * kSlices * per_slice, per_slice,
+            steps_ * kSlices};
+  }
 
  private:
   std::byte* panel(int64_t j) const { return panels_ + j % 2 * panel_bytes_; }
-  Filler<true> fill(int64_t j, int64_t num_products) const {
-    return {rows_.at(j, 0), kBlockBytes, panel(j), steps_, num_products * kSlices};
-  }
   BlockRows rows_;
-  int64_t steps_, begin_, i_ = 0, j_;
+  int64_t steps_, begin_, i_ = -1, j_;
   std::byte* panels_;
   int64_t panel_bytes_;
-  bool started_ = false;
 };
 
 class TileMatrices {
@@ -132,9 +133,9 @@ class TileMatrices {
                 int worker) const;
   void end_gram(const TileOperands& o, int64_t chunk, int64_t begin, int64_t end, int worker) const;
   void polynomial(const TileOperands& o, int64_t begin, int64_t end, int worker) const;
-  template <typename Block, typename Place>
+  template <typename Block, typename Place, typename Part>
   void multiply_by_p(const TileOperands& o, int64_t begin, int64_t end, int worker,
-                     const Block& idle, const Place& place) const;
+                     const Block& idle, const Place& place, const Part& part) const;
   void update(const TileOperands& o, int64_t begin, int64_t end, int worker) const;
   void store(const TileOperands& o, float* x_MN, int64_t begin, int64_t end, int worker) const;
   BlockRows x_rows(const TileOperands& o) const { return {o.x, n_blocks_}; }
@@ -270,12 +271,12 @@ int8_t rotated(int64_t group, int64_t times) {
                                              int64_t chunk_end, int64_t begin, int64_t end,
                                              int worker) const {
   const TileScope tiles;
-  Pipeline<KeptBlock, true> pipeline({});
+  Pipeline<KeptBlock> pipeline({});
   const int64_t steps = chunk_end - chunk;
   const BlockRows x{x_rows(o).at(0, chunk), n_blocks_};
-  for (UpperBlocks at = upper_blocks(o, x, steps, begin, end, worker); at.next(pipeline.filler);) {
+  for (UpperBlocks at = upper_blocks(o, x, steps, begin, end, worker); at.next();) {
     float* to = sums(o, at.i(), at.j());
-    pipeline.multiply(at.left(), at.panel(), steps, chunk > 0 ? to : nullptr, to, {});
+    pipeline.multiply(at.left(), at.panel(), steps, chunk > 0 ? to : nullptr, to, {}, at.part());
   }
 }
 
@@ -284,13 +285,14 @@ int8_t rotated(int64_t group, int64_t times) {
                                              int64_t end, int worker) const {
   const TileScope tiles;
   Scratch scratch, pairs;
-  Pipeline<BlockOfA, true> pipeline({scratch.at[0], scratch.at[0], scratch.at[1]});
+  Pipeline<BlockOfA> pipeline({scratch.at[0], scratch.at[0], scratch.at[1]});
   const int64_t steps = n_blocks_ - chunk;
   const BlockRows x{x_rows(o).at(0, chunk), n_blocks_}, a = square(o.a);
   int64_t count = 0;  // pairs are turned one block later: every second block has its own
-  for (UpperBlocks at = upper_blocks(o, x, steps, begin, end, worker); at.next(pipeline.filler);)
+  for (UpperBlocks at = upper_blocks(o, x, steps, begin, end, worker); at.next();)
     pipeline.multiply(at.left(), at.panel(), steps, chunk > 0 ? sums(o, at.i(), at.j()) : nullptr,
-                      nullptr, {a.at(at.i(), at.j()), pairs.at[count++ % 2], a.at(at.j(), at.i())});
+                      nullptr, {a.at(at.i(), at.j()), pairs.at[count++ % 2], a.at(at.j(), at.i())},
+                      at.part());
   pipeline.finish();
 }
 
@@ -300,37 +302,36 @@ int8_t rotated(int64_t group, int64_t times) {
   Scratch scratch, pairs;
   Sums diagonal = {};
   for (int64_t r = 0; r < kSide; ++r) diagonal.row(r)[r / 16 * 256 + r % 16] = float(kA / kC);
-  Pipeline<BlockOfP, true> pipeline({scratch.at[0], scratch.at[0], scratch.at[1], scratch.at[0]});
+  Pipeline<BlockOfP> pipeline({scratch.at[0], scratch.at[0], scratch.at[1], scratch.at[0]});
   const BlockRows a = square(o.a), p = square(o.p);
   int64_t count = 0;
-  for (UpperBlocks at = upper_blocks(o, a, m_blocks_, begin, end, worker);
-       at.next(pipeline.filler);) {
+  for (UpperBlocks at = upper_blocks(o, a, m_blocks_, begin, end, worker); at.next();) {
     const int64_t i = at.i(), j = at.j();
     pipeline.multiply(at.left(), at.panel(), m_blocks_, i == j ? diagonal.at : nullptr, nullptr,
-                      {p.at(i, j), pairs.at[count++ % 2], p.at(j, i), a.at(i, j)});
+                      {p.at(i, j), pairs.at[count++ % 2], p.at(j, i), a.at(i, j)}, at.part());
   }
   pipeline.finish();
 }
 
-// Columns of P X; place(i, c) says what becomes of a block.
-template <typename Block, typename Place>
+// Columns of P X; place(i, c) says what becomes of a block, part(block, next) what is done beside.
+template <typename Block, typename Place, typename Part>
 [[ASHLAR_TILES, gnu::always_inline]] inline void TileMatrices::multiply_by_p(
     const TileOperands& o, int64_t begin, int64_t end, int worker, const Block& idle,
-    const Place& place) const {
+    const Place& place, const Part& part) const {
   const TileScope tiles;
-  Pipeline<Block, false> pipeline(idle);
-  const auto fill = [&](int64_t c) {
-    pipeline.filler = {x_rows(o).at(0, c), n_blocks_ * kBlockBytes, panel(o, worker, c), m_blocks_,
-                       m_blocks_ * kSlices};
-  };
-  for (int64_t c = begin; c < end; ++c) {
-    if (c == begin) fill(c);
-    pipeline.filler.finish();
-    if (c + 1 < end) fill(c + 1);
-    for (int64_t i = 0; i < m_blocks_; ++i)
+  Pipeline<Block> pipeline(idle);
+  const BlockRows x = x_rows(o);
+  for (int64_t i = 0; i < m_blocks_; ++i)
+    for (int64_t q = 0; q < kSlices; ++q)
+      interleave(x.at(i, begin), panel(o, worker, begin) + i * kBlockBytes, q);
+  for (int64_t c = begin; c < end; ++c)
+    for (int64_t i = 0; i < m_blocks_; ++i) {
+      const Block block = place(i, c);
+      const InterleavedPart next{c + 1 < end ? x.at(i, c + 1) : nullptr,
+                                 panel(o, worker, c + 1) + i * kBlockBytes};
       pipeline.multiply(square(o.p).at(i, 0), panel(o, worker, c), m_blocks_, nullptr, nullptr,
-                        place(i, c));
-  }
+                        block, part(block, next));
+    }
   pipeline.finish();
 }
 
@@ -338,17 +339,23 @@ template <typename Block, typename Place>
                                            int worker) const {
   Scratch scratch;
   const BlockRows x = x_rows(o);
-  multiply_by_p(o, begin, end, worker, BlockOfX{scratch.at[0]},
-                [&](int64_t i, int64_t c) { return BlockOfX{x.at(i, c)}; });
+  multiply_by_p(
+      o, begin, end, worker, BlockOfX{scratch.at[0]},
+      [&](int64_t i, int64_t c) { return BlockOfX{x.at(i, c)}; },
+      [](const BlockOfX&, const InterleavedPart& next) { return next; });
 }
 
 [[ASHLAR_TILES]] void TileMatrices::store(const TileOperands& o, float* x_MN, int64_t begin,
                                           int64_t end, int worker) const {
-  multiply_by_p(o, begin, end, worker, BlockOfResult{nullptr, 0, 0, 0, false},
-                [&](int64_t i, int64_t c) {
-                  const int64_t row = (tall_ ? c : i) * kSide, col = (tall_ ? i : c) * kSide;
-                  return BlockOfResult{x_MN + row * N_ + col, N_, M_ - row, N_ - col, tall_};
-                });
+  multiply_by_p(
+      o, begin, end, worker, BlockOfResult{nullptr, 0, 0, 0, false},
+      [&](int64_t i, int64_t c) {
+        const int64_t row = (tall_ ? c : i) * kSide, col = (tall_ ? i : c) * kSide;
+        return BlockOfResult{x_MN + row * N_ + col, N_, M_ - row, N_ - col, tall_};
+      },
+      [](const BlockOfResult& block, const InterleavedPart& next) {
+        return StoredPart{next, block.x, block.stride};
+      });
 }
 
 }  // namespace
