@@ -31,15 +31,22 @@ int64_t newton_schulz_flop(const Context& ctx, DType compute, int64_t rows, int6
                                                                   : direct_flop(m, n, steps);
 }
 
-void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int steps) {
-  ASHLAR_ASSERT(x_GMN.shape.ndim() == 3 && steps >= 0);
-  ASHLAR_ASSERT(x_GMN.dtype == (compute == DType::kF64 ? DType::kF64 : DType::kF32));
-  const int64_t flop = newton_schulz_flop(ctx, compute, x_GMN.shape[1], x_GMN.shape[2], steps);
-  const TraceDims dims{int32_t(x_GMN.shape[0]), int32_t(x_GMN.shape[1]), int32_t(x_GMN.shape[2]),
-                       steps};
-  const auto call =
-      ctx.record("orthogonalize", compute, {x_GMN.shape[0] * flop, 2 * x_GMN.bytes()}, dims);
-  cpu::orthogonalize(ctx, compute, x_GMN, steps);
+void orthogonalize(const Context& ctx, DType compute, std::span<const Tensor> stacks_GMN,
+                   int steps) {
+  ASHLAR_ASSERT(!stacks_GMN.empty() && steps >= 0);
+  const Shape& shape = stacks_GMN[0].shape;
+  int64_t G = 0, bytes = 0;
+  for (const Tensor& x_GMN : stacks_GMN) {
+    ASHLAR_ASSERT(x_GMN.shape.ndim() == 3 && x_GMN.shape[1] == shape[1] &&
+                  x_GMN.shape[2] == shape[2]);
+    ASHLAR_ASSERT(x_GMN.dtype == (compute == DType::kF64 ? DType::kF64 : DType::kF32));
+    G += x_GMN.shape[0];
+    bytes += 2 * x_GMN.bytes();
+  }
+  const int64_t flop = newton_schulz_flop(ctx, compute, shape[1], shape[2], steps);
+  const TraceDims dims{int32_t(G), int32_t(shape[1]), int32_t(shape[2]), steps};
+  const auto call = ctx.record("orthogonalize", compute, {G * flop, bytes}, dims);
+  cpu::orthogonalize(ctx, compute, stacks_GMN, steps);
 }
 
 }  // namespace ashlar::kernels

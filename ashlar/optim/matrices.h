@@ -21,6 +21,9 @@ class Matrices {
   virtual void finish(const kernels::Context&) = 0;
 };
 
+// Stacks [G, M, N] in groups of equal M and N, in the order of the first of each.
+std::vector<std::vector<Tensor>> by_shape(const std::vector<Tensor>& stacks_GMN);
+
 // Matrices that are whole, each in one stretch of memory.
 class LocalMatrices final : public Matrices {
  public:
@@ -30,7 +33,7 @@ class LocalMatrices final : public Matrices {
   void finish(const kernels::Context&) override;
 
  private:
-  std::vector<Tensor> stacks_GMN_;
+  std::vector<std::vector<Tensor>> stacks_GMN_;  // by shape
   DType compute_;
   int num_steps_;
 };

@@ -43,6 +43,14 @@ DistributedMatrices::DistributedMatrices(Allocator& allocator, comm::Group& grou
       compute_(compute),
       num_steps_(num_steps) {
   ASHLAR_ASSERT(plan_.rank == group_.rank());
+  std::vector<Tensor> stacks_GMN;
+  for (const MuonStack& stack : plan_.stacks) {
+    const MatrixShape& matrix = stack.matrix;
+    stacks_GMN.push_back(gradients_[size_t(stack.holding)]
+                             .slice(stack.begin, stack.begin + stack.num_matrices * matrix.numel())
+                             .view({stack.num_matrices, matrix.rows, matrix.cols}));
+  }
+  stacks_GMN_ = optim::by_shape(stacks_GMN);
   if (plan_.matrices.empty()) return;
   rounds_.resize(size_t(plan_.matrices.back().round) + 1);
   for (const MuonMatrix& m : plan_.matrices)
@@ -103,14 +111,8 @@ void DistributedMatrices::start(const Context&) {
 }
 
 void DistributedMatrices::finish(const Context& ctx) {
-  for (const MuonStack& stack : plan_.stacks) {
-    const MatrixShape& matrix = stack.matrix;
-    const Tensor stack_GMN =
-        gradients_[size_t(stack.holding)]
-            .slice(stack.begin, stack.begin + stack.num_matrices * matrix.numel())
-            .view({stack.num_matrices, matrix.rows, matrix.cols});
-    kernels::orthogonalize(ctx, compute_, stack_GMN, num_steps_);
-  }
+  for (const std::vector<Tensor>& group : stacks_GMN_)
+    kernels::orthogonalize(ctx, compute_, std::span(group), num_steps_);
   for (size_t r = 0; r < rounds_.size(); ++r) {
     Round& round = rounds_[r];
     if (round.mine) {

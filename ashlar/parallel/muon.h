@@ -60,7 +60,8 @@ class DistributedMatrices final : public optim::Matrices {
   const std::vector<Tensor> gradients_;  // one-dimensional
   const DType compute_;
   const int num_steps_;
-  OwnedTensor buffers_[2];     // for even and odd rounds
+  std::vector<std::vector<Tensor>> stacks_GMN_;  // whole matrices, by shape
+  OwnedTensor buffers_[2];                       // for even and odd rounds
   std::vector<Round> rounds_;  // up to the last one of this rank; some may be empty
 };
 

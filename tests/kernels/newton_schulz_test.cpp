@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 #include <vector>
 
 #include "ashlar/core/rng.h"
@@ -229,6 +231,38 @@ TEST(NewtonSchulz, StacksAndThreadsKeepTheBits) {
                   orthogonalized(compute, 1, d.M, d.N, last, 5, 3));
       }
   }
+}
+
+// Stacks of one call, one of them empty, give what each gives alone, on any number of threads.
+TEST(NewtonSchulz, SeveralStacksKeepTheBits) {
+  constexpr int64_t M = 40, N = 24, kCounts[] = {1, 0, 3, 2};
+  for (const Isa isa : supported_isas())
+    for (const DType compute : {DType::kF64, DType::kF32, DType::kBF16})
+      for (const int threads : {1, 2, 4}) {
+        SCOPED_TRACE(fmt::format("{} {} {} threads", name_of(isa), name_of(compute), threads));
+        select_isa(isa);
+        NewtonSchulzStage stage(threads);
+        const DType dtype = compute == DType::kF64 ? DType::kF64 : DType::kF32;
+        const OwnedTensor all = make_tensor(stage.allocator, dtype, {6, M, N}, Tag::kInput),
+                          alone = make_tensor(stage.allocator, dtype, {6, M, N}, Tag::kInput);
+        const std::vector<double> x = random(6 * M * N, "stacks");
+        for (int64_t i = 0; i < 6 * M * N; ++i)
+          for (const Tensor& to : {all.tensor, alone.tensor})
+            if (dtype == DType::kF64)
+              to.as<double>()[i] = x[size_t(i)];
+            else
+              to.as<float>()[i] = float(x[size_t(i)]);
+        std::vector<Tensor> stacks;
+        int64_t begin = 0;
+        for (const int64_t count : kCounts) {
+          stacks.push_back(all.tensor.slice(begin, begin + count));
+          begin += count;
+        }
+        orthogonalize(stage.context, compute, std::span<const Tensor>(stacks));
+        for (int64_t g = 0; g < 6; ++g)
+          orthogonalize(stage.context, compute, alone.tensor.slice(g, g + 1));
+        EXPECT_EQ(std::memcmp(all.tensor.data, alone.tensor.data, size_t(all.tensor.bytes())), 0);
+      }
 }
 
 TEST(NewtonSchulz, ZeroStaysZero) {

@@ -174,7 +174,8 @@ decltype(kernels::blockdiag_linear_backward_input) blockdiag_linear_backward_inp
 decltype(kernels::blockdiag_linear_backward_weight) blockdiag_linear_backward_weight;
 
 // newton_schulz.h
-decltype(kernels::orthogonalize) orthogonalize;
+void orthogonalize(const Context& ctx, DType compute, std::span<const Tensor> stacks_GMN,
+                   int steps);
 
 // peak.h
 decltype(kernels::measure_peak_flops) measure_peak_flops;

@@ -29,6 +29,7 @@
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/optim/newton_schulz_reference.h"
+#include "ashlar/kernels/cpu/optim/newton_schulz_stacks.h"
 #include "ashlar/kernels/cpu/optim/newton_schulz_tiles.h"
 #include "ashlar/kernels/isa.h"
 
@@ -399,31 +400,29 @@ void Matrices::iterate_gram(const Loop& loop, Operands& o, int steps) const {
 
 }  // namespace
 
-void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int steps) {
+void orthogonalize(const Context& ctx, DType compute, std::span<const Tensor> stacks_GMN,
+                   int steps) {
   ASHLAR_ASSERT(ctx.threads);
-  const int64_t G = x_GMN.shape[0], M = x_GMN.shape[1], N = x_GMN.shape[2];
-  if (x_GMN.empty()) return;
+  const newton_schulz::Stacks stacks(ctx, stacks_GMN);
+  if (stacks.empty()) return;
   const Arena::Scope scope(*ctx.workspace);
   const Engine* engine = gemm::engine_for(ctx, compute);
-  if (!engine) return newton_schulz::orthogonalize_reference(ctx, compute, x_GMN, steps);
-
-  // Side by side where that keeps every thread busy to the end, or nearly.
-  const int64_t threads = ctx.threads->size();
-  const bool side_by_side = G % threads == 0 || G >= 4 * threads;
+  if (!engine) {
+    for (const Tensor& x_GMN : stacks_GMN)
+      newton_schulz::orthogonalize_reference(ctx, compute, x_GMN, steps);
+    return;
+  }
 #if defined(__x86_64__)
   if (compute == DType::kBF16 && isa() == Isa::kAmx)
-    return newton_schulz::orthogonalize_tiles(ctx, x_GMN, steps, side_by_side);
+    return newton_schulz::orthogonalize_tiles(ctx, stacks, steps);
 #endif
-  const int64_t slots = side_by_side ? threads : 1;
+  const int64_t M = stacks.M(), N = stacks.N();
   const bool uses_gram = newton_schulz_uses_gram(ctx, compute, M, N, steps);
-  const Matrices matrices(ctx, *engine, M, N, slots, uses_gram);
+  const Matrices matrices(ctx, *engine, M, N, stacks.slots(), uses_gram);
   if (ctx.meta()) return;
-  float* x = x_GMN.as<float>();
-  if (side_by_side)
-    ctx.threads->run(
-        G, [&](int64_t g, int worker) { matrices.run({nullptr}, worker, x + g * M * N, steps); });
-  else
-    for (int64_t g = 0; g < G; ++g) matrices.run({ctx.threads}, 0, x + g * M * N, steps);
+  stacks.run([&](Threads* threads, int64_t slot, float* x_MN) {
+    matrices.run({threads}, slot, x_MN, steps);
+  });
 }
 
 }  // namespace ashlar::kernels::cpu

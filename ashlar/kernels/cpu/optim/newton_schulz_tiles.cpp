@@ -360,18 +360,11 @@ template <typename Block, typename Place, typename Part>
 
 }  // namespace
 
-void orthogonalize_tiles(const Context& ctx, const Tensor& x_GMN, int steps, bool side_by_side) {
-  const int64_t G = x_GMN.shape[0], M = x_GMN.shape[1], N = x_GMN.shape[2];
-  const int64_t threads = ctx.threads->size();
-  const TileMatrices matrices(ctx, M, N, steps, side_by_side ? threads : 1,
-                              side_by_side ? 1 : threads);
+void orthogonalize_tiles(const Context& ctx, const Stacks& stacks, int steps) {
+  const TileMatrices matrices(ctx, stacks.M(), stacks.N(), steps, stacks.slots(), stacks.workers());
   if (ctx.meta()) return;
-  float* x = x_GMN.as<float>();
-  if (side_by_side)
-    ctx.threads->run(
-        G, [&](int64_t g, int worker) { matrices.run({nullptr}, worker, x + g * M * N); });
-  else
-    for (int64_t g = 0; g < G; ++g) matrices.run({ctx.threads}, 0, x + g * M * N);
+  stacks.run(
+      [&](Threads* threads, int64_t slot, float* x_MN) { matrices.run({threads}, slot, x_MN); });
 }
 
 }  // namespace ashlar::kernels::cpu::newton_schulz
