@@ -1,4 +1,5 @@
-// ashlar train RECIPE.toml [section.key=value ...] [--dry-run] [--from-step S [--supersede]]
+// ashlar train RECIPE.toml [section.key=value ...] [--dry-run] [--timing]
+//              [--from-step S [--supersede]]
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
@@ -9,6 +10,7 @@
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 #include "ashlar/train/start_checks.h"
+#include "ashlar/train/start_timing.h"
 
 namespace ashlar::cli {
 namespace {
@@ -47,6 +49,7 @@ void add_train(CLI::App& app, CommandAction& action) {
     int ranks = 1;
     std::optional<int64_t> from_step;
     bool supersede = false;
+    bool timing = false;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand(
@@ -63,8 +66,11 @@ void add_train(CLI::App& app, CommandAction& action) {
   sub->add_flag("--supersede", flags->supersede,
                 "with --from-step: set newer steps aside, until the run has come as far again")
       ->needs(from);
+  sub->add_flag("--timing", flags->timing, "say where the time to the end of the first step goes");
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
+      std::optional<train::StartTiming> timing;
+      if (flags->timing) timing.emplace().enter("reading the recipe");
       refuse_former_variable();
       const auto files = posix_files();
       const Recipe recipe =
@@ -73,8 +79,13 @@ void add_train(CLI::App& app, CommandAction& action) {
         train::warn_of_other_model(*files, recipe, log);
         return dry_run(recipe, flags->ranks, log);
       }
-      const train::Outcome outcome = train::start_run(
-          recipe, *files, log, {flags->ranks, print_error, flags->from_step, flags->supersede});
+      if (timing) timing->enter("choosing the precision");
+      const train::Outcome outcome = train::start_run(recipe, *files, log,
+                                                      {.num_ranks = flags->ranks,
+                                                       .report = print_error,
+                                                       .from_step = flags->from_step,
+                                                       .supersede = flags->supersede,
+                                                       .timing = timing ? &*timing : nullptr});
       if (outcome == train::Outcome::kTimeUp)
         log.info("train.max_minutes is over; the same command continues where this stopped");
       return outcome == train::Outcome::kPreempted ? int(ErrorKind::kPreempted) : 0;

@@ -39,12 +39,15 @@ Outcome Run::train() {
     traced_->begin_step(counters_.step + 1);
     const auto start = Clock::now();
     const double stall_before = data_->stall_s();
+    StartTiming* timing = first ? resources_.timing : nullptr;
+    if (timing) ranks_.trace().start(plan_.trace);
     if (!step()) {
       log_.info("step {} is left undone", counters_.step + 1);
       outcome = Outcome::kPreempted;
       break;
     }
     const double step_s = seconds_since(start);
+    if (timing) timing->finish(ranks_.trace());
     traced_->end_step(data_->stall_s() - stall_before);
     check_.require_good();
     if (std::exchange(first, false)) after_first_step();
@@ -72,6 +75,7 @@ Outcome Run::train() {
 
 void Run::after_first_step() {
   report_.first_step();
+  if (resources_.timing) log_.lines(resources_.timing->text());
   scale_.peak_flops = peak_->improve();
   report_.set_peak(scale_.peak_flops);
   // The first step would be slowed down by the reading.
@@ -110,9 +114,12 @@ bool Run::step() {
   const auto start = Clock::now();
   const double stall_before = data_->stall_s();
   if (!run_micro_batches()) return false;
+  enter("first step: gradient norm");
   const StepStats stats = measure();
   const StepVerdict verdict = judge(stats);
+  enter("first step: optimizer");
   update(stats, verdict);
+  enter("first step: report");
   report_.epochs(counters_.step, data_->epochs_begun());
   if (!verdict.apply) report_skip(stats, verdict);
   if (!verdict.level.empty()) report_.new_level(counters_.step, verdict);
@@ -131,6 +138,7 @@ bool Run::step() {
 
 bool Run::run_micro_batches() {
   const std::span<const MicroBatch> micro_batches = data_->next_step();
+  enter("first step: forward, backward");
   stops_.begin_step();
   try {
     trainer_->run(counters_.step, micro_batches,

@@ -9,6 +9,8 @@
 
 namespace ashlar::train {
 
+class StartTiming;
+
 enum class Outcome : uint8_t {
   kDone,       // all steps are done
   kTimeUp,     // train.max_minutes passed; saved
@@ -17,11 +19,12 @@ enum class Outcome : uint8_t {
 
 // The arguments of one rank of the run.
 struct RankResources {
-  comm::Group& ranks;    // every rank of the run
-  Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
-  int num_threads;       // of its kernels
-  int local_ranks = 1;   // of the run on this machine
-  int num_cpus = 1;      // that these share
+  comm::Group& ranks;             // every rank of the run
+  Allocator& allocator;           // of this rank; holds its share of train.memory_limit_mib
+  int num_threads;                // of its kernels
+  int local_ranks = 1;            // of the run on this machine
+  int num_cpus = 1;               // that these share
+  StartTiming* timing = nullptr;  // of rank 0, if it is wanted
 };
 
 // Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/, written by rank 0 and

@@ -18,6 +18,7 @@
 #include "ashlar/train/run_data.h"
 #include "ashlar/train/run_report.h"
 #include "ashlar/train/saves.h"
+#include "ashlar/train/start_timing.h"
 #include "ashlar/train/state.h"
 #include "ashlar/train/stops.h"
 
@@ -32,6 +33,7 @@ class Run {
   void leave(const std::exception_ptr& error);
 
  private:
+  void enter(std::string_view part) const;  // of the timing of the start, if there is one
   // The steps of the constructor, in its order.
   void accept_plan();   // memory suffices, and the run's directory can be written
   void make_trainer();  // finds init.model before, which takes no memory

@@ -48,18 +48,31 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       health_(recipe_.health),
       check_(ranks_, files, log),
       report_(recipe_, files, log, ranks_) {
+  enter("planning memory");
   accept_plan();
+  enter("taking memory");
   make_trainer();
+  enter("opening data");
   open_data();
   check_storage();
+  enter("measuring the peak");
   measure_peak();
+  enter("comparing inputs");
   agree_on_inputs();
   take_weights();
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
+  enter("looking for checkpoints");
   open_checkpoints();
+  enter("weights");
   resume();
   ranks_.barrier("resume").wait();  // no rank refuses the checkpoint
+  enter("opening metrics");
   if (!finished()) begin();
+  enter("first step: data");
+}
+
+void Run::enter(std::string_view part) const {
+  if (resources_.timing) resources_.timing->enter(part);
 }
 
 void Run::accept_plan() {

@@ -92,7 +92,7 @@ void start_ranks(const Recipe& recipe, const Start& start,
         std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
   const auto run_rank = [&](comm::Group& ranks, Allocator& allocator) {
     body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks,
-          cpus_of(processes, local_ranks)});
+          cpus_of(processes, local_ranks), ranks.rank() == 0 ? start.timing : nullptr});
   };
   if (processes) {
     ASHLAR_REQUIRE(start.num_ranks == 1, kConfig,

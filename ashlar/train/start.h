@@ -19,6 +19,7 @@ struct Start {
   // Takes lines about ranks for which others wait long, from any thread; may be null.  start_run
   // passes them to its log.
   std::function<void(std::string_view line)> tell = nullptr;
+  StartTiming* timing = nullptr;  // told of the parts of the start; logged after the first step
 };
 
 // "self", "thread" or "mpi".

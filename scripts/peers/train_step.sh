@@ -2,7 +2,7 @@
 # Tokens per second of a whole training step, Ashlar against Hugging Face transformers on PyTorch, measured in
 # alternation by train_step.py.  Before that: a dataset with the recipe's vocabulary, kept under build/peers.
 #
-#   scripts/peers/train_step.sh [--model nano|small|llama-nano|moe-nano|hybrid-nano] [--text FILE]
+#   scripts/peers/train_step.sh [--model zaya1-nano|zaya1-small|llama-nano|moe-nano|hybrid-nano] [--text FILE]
 #                               [--tokenizer sentencepiece|byte] [flags of train_step.py]
 #
 # FILE is any text or JSONL file; default: the quick start's corpus, or the dictionary that it is made of.  A tokenizer
@@ -24,10 +24,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+model=${model#zaya1-}
 case $model in
   nano | small) recipe=recipes/zaya1-$model.toml ;;
   llama-nano | moe-nano | hybrid-nano) recipe=recipes/$model.toml ;;
-  *) echo "train_step: --model is $model; expected nano, small, llama-nano, moe-nano or hybrid-nano" >&2; exit 2 ;;
+  *) echo "train_step: --model is $model; expected zaya1-nano, zaya1-small, llama-nano, moe-nano or hybrid-nano" >&2; exit 2 ;;
 esac
 case $tokenizer in
   sentencepiece | byte) ;;
