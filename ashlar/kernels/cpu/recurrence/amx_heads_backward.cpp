@@ -107,7 +107,8 @@ void Heads::gates(int64_t h, const float* M, const float* D, const RecurrenceGra
   else if (has_state())
     sum[0] = dot(D, M, dk_ * dv_);
   float* to = g.dlog_decay.as<float>() + (part_.begin * H + h) * width;
-  sum_around(n_, width, step, state, later, sum, to, H * width);
+  const auto sums = channels ? sum_around : ops_.sum_around;
+  sums(n_, width, step, state, later, sum, to, H * width);
   if (part_.starts) return void(std::fill_n(to, width, 0.0f));  // nothing passes its first token
   for (int64_t c = 0; c < width; ++c)
     if (decays_.drops(c)) to[c] = 0;
@@ -122,8 +123,13 @@ void Heads::add_key_gradients() {
     sum_up(dk_state_, size, true, dk_pairs_);
     scale_by(decays_.inverse(), n_, dk_, dk_pairs_);
   }
-  sum_up(dq_, size, adds_, dq_sum_ + row);
-  sum_up(dk_pairs_, size, adds_, dk_sum_ + row);
+  if (!adds_ && n_ == tile_.size()) {
+    std::swap(dq_, dq_sum_);
+    std::swap(dk_pairs_, dk_sum_);
+  } else {
+    sum_up(dq_, size, adds_, dq_sum_ + row);
+    sum_up(dk_pairs_, size, adds_, dk_sum_ + row);
+  }
   if (gated() && !decays_.channels()) sum_up(dk_state_, size, true, dk_sum_ + row);
   if (delta()) sum_up(dk_read_, size, true, dk_sum_ + row);
 }

@@ -396,7 +396,7 @@ void keep_earlier(const float* p, const float* factors, int64_t n, int64_t rows,
 }
 
 [[ASHLAR_VECTORS]] void sum_around(int64_t n, int64_t cols, int64_t stride, const float* before,
-                                   float* after, const float* sum, float* to, int64_t to_stride) {
+                                   float* after, float* sum, float* to, int64_t to_stride) {
   for (int64_t c = 0; c < cols; c += kLanes) {
     const __mmask16 mask = first16(cols - c);
     __m512 rest = _mm512_setzero_ps(), passed = load(sum + c, mask);

@@ -71,7 +71,7 @@ float dot(const float* x, const float* y, int64_t n);
 // to[i][c] = sum[c] + sum over j < i of before[j][c] + sum over j >= i of after[j][c], as
 // RowOps::sum_around, with `cols` columns in rows of `stride`; uses up after.
 void sum_around(int64_t n, int64_t cols, int64_t stride, const float* before, float* after,
-                const float* sum, float* to, int64_t to_stride);
+                float* sum, float* to, int64_t to_stride);
 // to[i] = x[i], or += x[i].
 void sum_up(const float* x, int64_t n, bool adds, float* to);
 
