@@ -1,7 +1,7 @@
 // How it works.  Keys and values are packed once; then a task is a block of 64 queries, two strips,
 // of up to four heads that share them.  It walks chunks of 128 keys, and in a chunk its heads:
 //
-//   tiles     scores = q K^T, unit by unit, into a ring of four units
+//   tiles     scores = q K^T, unit by unit, into a ring of units
 //   vectors   P = exp(scale scores), as bf16 into rows of 128 keys; sums of each row
 //   tiles     out += P V, of the chunk before
 //
@@ -30,7 +30,7 @@ namespace ashlar::kernels::cpu {
 namespace {
 
 constexpr int64_t kChunk = 4;  // units of keys between two visits of `out`
-constexpr int64_t kRing = 4;   // units of scores in flight
+constexpr int64_t kRing = 8;   // units of scores in flight, at most
 constexpr int64_t kHeads = 4;  // of a task, at most
 constexpr int64_t kPRowBytes = kChunk * kStrip * 2;
 constexpr float kLog2e = 1.44269504f;
@@ -74,7 +74,7 @@ ASHLAR_TILES [[gnu::always_inline]] inline __m512 exp2_to_cut(__m512 t) {
 }
 
 template <bool kMasked, bool kShifted>
-ASHLAR_TILES void exp_rows(const Unit& u, int64_t begin, int64_t end, float factor) {
+ASHLAR_TILES [[gnu::noinline]] void exp_rows(Unit u, int64_t begin, int64_t end, float factor) {
   const __m512 factors = _mm512_set1_ps(factor);
   const __m512i cut = _mm512_set1_epi32(int32_t(0xffff0000));
   // The upper halves of 16 floats, moved to the lower ones.
@@ -104,7 +104,7 @@ ASHLAR_TILES void exp_rows(const Unit& u, int64_t begin, int64_t end, float fact
   }
 }
 
-ASHLAR_TILES void max_rows(const Unit& u, int64_t begin, int64_t end) {
+ASHLAR_TILES [[gnu::noinline]] void max_rows(Unit u, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     const float* s = u.scores + r * kStrip;
     const Seen seen(u.strip->begin[r] - u.key, u.strip->end[r] - u.key);
@@ -143,9 +143,14 @@ struct Job {
 class Pipeline {
  public:
   Pipeline(const TileKeys& keys, int64_t j, float factor, Pass pass, ForwardTiles& s)
-      : keys_(keys), s_(s), j_(j), factor_(factor), pass_(pass) {}
+      : keys_(keys),
+        s_(s),
+        j_(j),
+        factor_(factor),
+        pass_(pass),
+        ahead_(keys.depth <= 2 * kStrip ? 2 : 1) {}
 
-  ASHLAR_TILES void run(Job job) {
+  ASHLAR_TILES_INLINE void run(Job job) {
     job.p = s_.p.data() + turn_ * (kBlock * kPRowBytes);
     turn_ ^= 1;
     const int64_t units = job.end[0] - job.begin[0] + (job.end[1] - job.begin[1]);
@@ -154,14 +159,15 @@ class Pipeline {
     const int64_t end_before = made_ + open_;
     const int64_t begin = std::min(job.begin[0], job.begin[1]),
                   end = std::max(job.end[0], job.end[1]);
-    both_scores(job, begin);
+    const int64_t split = std::min(begin + ahead_, end);
+    for (int64_t panel = begin; panel < split; ++panel) both_scores(job, panel);
     exponentials((end_before - done_) * kStrip - row_);
     weighted_sums();
-    for (int64_t panel = begin + 1; panel < end; ++panel) both_scores(job, panel);
+    for (int64_t panel = split; panel < end; ++panel) both_scores(job, panel);
     before_ = job;
     pending_steps_ = units * keys_.width / kStrip;
   }
-  ASHLAR_TILES void finish() {
+  ASHLAR_TILES_INLINE void finish() {
     store_sums();
     exponentials(kRing * kStrip);
     weighted_sums();
@@ -170,9 +176,10 @@ class Pipeline {
   }
 
  private:
-  ASHLAR_TILES void exponentials(int64_t rows, int64_t lag = 0) {
+  ASHLAR_TILES_INLINE void exponentials(int64_t rows, int64_t lag = 0) {
     while (rows > 0 && done_ < made_ - lag) {
-      const Unit& u = units_[done_ % kRing];
+      if (row_ == 0) now_ = units_[done_ % kRing];
+      const Unit u = now_;
       const int64_t end = std::min(kStrip, row_ + rows);
       if (pass_ == Pass::kPlain)
         u.masked ? exp_rows<true, false>(u, row_, end, factor_)
@@ -187,22 +194,22 @@ class Pipeline {
     }
   }
 
-  ASHLAR_TILES void both_scores(const Job& job, int64_t panel) {
+  ASHLAR_TILES_INLINE void both_scores(const Job& job, int64_t panel) {
     for (int64_t i = 0; i < 2; ++i)
       if (panel >= job.begin[i] && panel < job.end[i]) scores(job, i, panel);
   }
 
   // Sums of the unit before are on their way.
-  void count_stored() {
+  ASHLAR_TILES_INLINE void count_stored() {
     if (open_) ++made_;
     open_ = false;
   }
-  ASHLAR_TILES void store_sums() {
+  ASHLAR_TILES_INLINE void store_sums() {
     sums_.flush();
     count_stored();
   }
 
-  ASHLAR_TILES void scores(const Job& job, int64_t half, int64_t panel) {
+  ASHLAR_TILES_INLINE void scores(const Job& job, int64_t half, int64_t panel) {
     const int64_t row_bytes = keys_.depth * 2;
     const std::byte* key = keys_.key(j_, panel);
     const std::byte* left = job.head->q.data() + half * kStrip * row_bytes;
@@ -217,7 +224,7 @@ class Pipeline {
     float* to = s_.scores.data() + made_ % kRing * (kStrip * kStrip);
     sums_.leave(to, kStrip);
     open_ = true;
-    if (made_ - done_ == kRing) exponentials(kStrip - row_);
+    if (made_ - done_ == 4 * ahead_) exponentials(kStrip - row_);
     const auto first_key = int32_t(panel * kStrip);
     const Strip& strip = job.strips[half];
     units_[made_ % kRing] = {to,
@@ -229,7 +236,7 @@ class Pipeline {
                              !strip.sees_all(first_key)};
   }
 
-  ASHLAR_TILES void weighted_sums() {
+  ASHLAR_TILES_INLINE void weighted_sums() {
     if (pending_steps_ == 0 || pass_ == Pass::kMax) return;
     for (int64_t v = 0; v < keys_.width; v += kStrip)
       for (int64_t i = 0; i < 2; ++i)
@@ -238,7 +245,7 @@ class Pipeline {
       if (before_.begin[i] < before_.end[i]) before_.head->started[size_t(i)] = true;
   }
 
-  ASHLAR_TILES void weighted_sum(int64_t half, int64_t v) {
+  ASHLAR_TILES_INLINE void weighted_sum(int64_t half, int64_t v) {
     float* to = before_.head->out.data() + half * kStrip * keys_.width + v;
     const std::byte* p = before_.p + half * kStrip * kPRowBytes;
     const auto left = [&](int64_t panel) { return p + panel % kChunk * 64; };
@@ -260,7 +267,11 @@ class Pipeline {
   const int64_t j_;
   const float factor_;
   const Pass pass_;
+  // Panels of keys whose scores come before the products of the chunk before with its values, where
+  // their exponentials overlap these.  More of them leave less of the first-level cache.
+  const int64_t ahead_;
   std::array<Unit, kRing> units_;
+  Unit now_;
   int64_t made_ = 0, done_ = 0, row_ = 0, rate_ = 8, pending_steps_ = 0;
   int turn_ = 0;
   UnitSums sums_;
