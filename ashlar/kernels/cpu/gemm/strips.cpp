@@ -4,7 +4,7 @@
 // of its task in the second.
 //
 //   multiply_strips   a task is a block of rows and of panels
-//     for each part of K               at most kDepth; more would fill the first-level cache
+//     for each part of K               more would fill the first-level cache
 //       for each strip of the rows     rows copied where they do not fit (rows_fit)
 //   reduce_strips     a task is a block of dw; per block of its rows
 //     for each part of the tokens      x packed for all columns of the task
@@ -36,7 +36,8 @@ struct Depths {
 };
 
 struct Size {
-  static constexpr int64_t kDepth = 1024;
+  // K that is summed in one go, and parts of a longer one.
+  static constexpr int64_t kDepth = 1024, kPartDepth = 704;
   static constexpr int64_t kRows = 256, kPartRows = 512, kSumPanels = 16;
   static constexpr int64_t kPanelsBytes = 1 << 20;  // of one part of a task
 };
@@ -67,7 +68,7 @@ struct Multiplication {
         panels(b),
         c(to),
         accumulate(adds),
-        depths(e, k, Size::kDepth) {}
+        depths(e, k, e.padded(k) <= Size::kDepth ? Size::kDepth : Size::kPartDepth) {}
 
   bool has_sums() const { return c.dtype == DType::kBF16 && (accumulate || depths.count > 1); }
   // Rows of A that a tile reads in place: of its type, and not in a few sets of the first-level
