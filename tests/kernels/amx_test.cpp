@@ -7,6 +7,8 @@
 #include <cmath>
 #include <span>
 
+#include "ashlar/kernels/attention.h"
+#include "ashlar/kernels/cpu/attention/tiles.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 #include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/isa.h"
@@ -149,6 +151,54 @@ TEST_F(Amx, ProductsAreSumsOfProducts) {
       for (const DType type : {DType::kF32, DType::kBF16})
         for (const int num_threads : {1, 2})
           if (num_threads == 1 || d.T > 32) check_products(engine_, d, rows, type, num_threads);
+  if (emulated()) {
+    EXPECT_GT(emulation_.num_instructions(), 1000);
+  }
+}
+
+// out, lse, dq, dk and dv of documents that end within units, by tiles or by the fp64 reference.
+std::vector<std::vector<double>> attention_values(bool tiles, double scale) {
+  constexpr int64_t kN = 4, kK = 2, kD = 40, kV = 24, kT = 75;
+  Bench bench(tiles ? Precision{DType::kF32, DType::kBF16} : Precision{});
+  Allocator allocator(Device::kCpu);
+  Arena workspace(allocator, 2 << 20, Tag::kWorkspace);
+  Context ctx = bench.context();
+  ctx.workspace = &workspace;
+  const Sequence queries({{0, 33, 0, 0}, {33, 42, 0, 1}});
+  const Attention x{.shape = {kN, kK, kD, kV, 20, scale},
+                    .q = bench.product("q", {kT, kN * kD}),
+                    .k = bench.product("k", {kT, kK * kD}),
+                    .v = bench.product("v", {kT, kK * kV}),
+                    .out = bench.product({kT, kN * kV}),
+                    .lse_TN = bench.stream({kT, kN})};
+  const AttentionGradients gradients{.dout = bench.product("dout", {kT, kN * kV}),
+                                     .dq = bench.stream({kT, kN * kD}),
+                                     .dk = bench.stream({kT, kK * kD}),
+                                     .dv = bench.stream({kT, kK * kV})};
+  if (tiles) {
+    const cpu::AttentionArgs call{x, ctx, queries, queries.segments()};
+    cpu::attention_forward_tiles(call);
+    cpu::attention_backward_tiles(call, gradients);
+  } else {
+    attention_forward(ctx, queries, queries.segments(), x);
+    attention_backward(ctx, queries, queries.segments(), x, gradients);
+  }
+  return {values_of(x.out), values_of(x.lse_TN), values_of(gradients.dq), values_of(gradients.dk),
+          values_of(gradients.dv)};
+}
+
+TEST_F(Amx, AttentionAgreesWithTheReference) {
+  for (const double scale : {0.16, 30.0}) {  // large scores need the maximum of each row
+    const auto want = attention_values(false, scale), got = attention_values(true, scale);
+    for (size_t i = 0; i < want.size(); ++i) {
+      double error = 0, size = 0;
+      for (size_t k = 0; k < want[i].size(); ++k) {
+        error += (got[i][k] - want[i][k]) * (got[i][k] - want[i][k]);
+        size += want[i][k] * want[i][k];
+      }
+      EXPECT_LE(std::sqrt(error), 0.01 * std::sqrt(size)) << "output " << i << ", scale " << scale;
+    }
+  }
   if (emulated()) {
     EXPECT_GT(emulation_.num_instructions(), 1000);
   }

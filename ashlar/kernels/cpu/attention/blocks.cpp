@@ -138,7 +138,7 @@ gemm::Left left_rows(const gemm::Engine& e, const gemm::Source& source, int64_t 
 const gemm::Engine* attention_engine(const AttentionArgs& call) {
   const DType dtype = call.q.dtype;
   if (call.ctx.reference || dtype == DType::kF64) return nullptr;
-  // On AMX too: multiply_transposed reads a left operand from a panel, which tiles cannot.
+  // On AMX too, where tiles leave it the decoding of few tokens.
   return dtype == DType::kBF16 && isa() >= Isa::kAvx512Bf16 ? &gemm::bf16_engine()
                                                             : &gemm::f32_engine(false);
 }
