@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ashlar/kernels/cpu/attention/tiles.h"
+#include "ashlar/kernels/cpu/gemm/bf16.h"
 
 namespace ashlar::kernels::cpu {
 
@@ -11,6 +12,14 @@ namespace ashlar::kernels::cpu {
 // even rows, then the odd ones.
 inline void pack_even_odd(const gemm::Engine& e, const gemm::Source& source, int64_t rows,
                           int64_t depth, std::byte* panel) {
+  if (rows == kStrip && depth % kStrip == 0) {
+    const int64_t row_bytes = source.stride * 2;
+    for (int64_t k = 0; k < depth; k += kStrip, panel += kPanelBytes)
+      for (int64_t odd = 0; odd < 2; ++odd)
+        gemm::transpose_bf16_pairs(source.at(odd, k).data, 2 * row_bytes, panel + odd * 64,
+                                   kPairRowBytes);
+    return;
+  }
   gemm::Source even = source, odd = source.at(rows > 1, 0);
   even.stride *= 2;
   odd.stride *= 2;
