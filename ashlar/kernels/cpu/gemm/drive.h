@@ -5,7 +5,7 @@
 // (k_block), in parts that depend on K only and are added in order.  So the bits do not depend on
 // the number of threads.  Copies of whole operands live in ctx.workspace; on meta they are taken,
 // so that a dry run counts them, and nothing runs.  Copies of a task's part lie on its stack, at
-// most 640 KiB.
+// most 1 MiB.
 #pragma once
 
 #include <span>

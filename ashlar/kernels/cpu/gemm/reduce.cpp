@@ -3,7 +3,7 @@
 // How it works.  dw = dy^T x sums over tokens: both operands are packed along tokens during the
 // call.
 //
-//   engines that do not cut sums (bf16, AMX)
+//   engines that do not cut sums (bf16; those that make strips: strips.cpp)
 //     x first, by all threads: panels of all tokens, in the workspace (pack_tokens)
 //     many tokens a group:  dy too; a task is a block of dw, summed over all tokens in one go
 //     few tokens a group:   a task is some rows of dw with all columns; it packs its own rows of
@@ -28,7 +28,7 @@ namespace {
 struct TokenPanels {
   std::byte* data = nullptr;
   int64_t depth = 0;         // tokens, padded, of all groups together
-  int64_t panel_bytes = 0;   // from panel to panel, or from row to row where rows are transposed
+  int64_t panel_bytes = 0;   // from panel to panel
   int64_t group_panels = 0;  // panels of one column group
 };
 
@@ -58,11 +58,10 @@ TokenPanels take_panels(const Context& ctx, const Engine& engine, const Groups& 
   return panels;
 }
 
-// Fills panels from `from`; transposed_rows: as rows of tokens for engines whose left operand is
-// one.
+// Fills panels from `from`.
 void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
                  std::span<const int32_t> row_of_group, const Matrix& from,
-                 const TokenPanels& panels, bool transposed_rows) {
+                 const TokenPanels& panels) {
   constexpr int64_t kTokens = 128, kPanels = 8;
   const RowBlocks blocks(row_of_group, kTokens, false);  // cut at multiples: no pair is torn
   const int64_t column_groups = groups.own_rows ? 1 : groups.count;
@@ -81,12 +80,8 @@ void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
       std::byte* panel =
           panels.data + (column_group * panels.group_panels + p) * panels.panel_bytes;
       const int64_t size = element_bytes(engine);
-      if (transposed_rows)
-        engine.pack_rows_transposed(source, block.end - block.begin, cols, panel + depth * size,
-                                    panels.depth * size);
-      else
-        engine.pack_panel(source, block.end - block.begin, cols, engine.round,
-                          panel + depth * engine.width * size);
+      engine.pack_panel(source, block.end - block.begin, cols, engine.round,
+                        panel + depth * engine.width * size);
     }
   });
 }
@@ -122,12 +117,8 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
     std::byte* panel = panels;
     for (int64_t col = 0; col < cols; col += engine.width, panel += panel_bytes) {
       const int64_t num_cols = std::min(engine.width, cols - col);
-      if (engine.pack_rows_transposed)
-        engine.pack_rows_transposed(from.at(t, col), num_tokens, num_cols, panel + t * size,
-                                    depth * size);
-      else
-        engine.pack_panel(from.at(t, col), num_tokens, num_cols, engine.round,
-                          panel + t * engine.width * size);
+      engine.pack_panel(from.at(t, col), num_tokens, num_cols, engine.round,
+                        panel + t * engine.width * size);
     }
   }
 }
@@ -213,7 +204,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
   if (engine.strip) return reduce_strips(ctx, engine, groups, N, K, dy, x, dw, accumulate);
   if (engine.k_block != kWholeDepth)
     return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
-  const bool own_rows = groups.own_rows, row_tiles = engine.pack_rows_transposed != nullptr;
+  const bool own_rows = groups.own_rows;
   // On meta the rows of a group are unknown, so the average decides, there and in a run.
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
   const ReduceSize size = reduce_size(engine, tokens, N, K);
@@ -225,8 +216,8 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
   const int32_t all_rows[2] = {0, int32_t(dy.rows)};
   const std::span<const int32_t> row_of_group =
       own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows);
-  pack_tokens(ctx, engine, groups, row_of_group, x, right, false);
-  if (!size.chunk) pack_tokens(ctx, engine, groups, row_of_group, dy, all_left, row_tiles);
+  pack_tokens(ctx, engine, groups, row_of_group, x, right);
+  if (!size.chunk) pack_tokens(ctx, engine, groups, row_of_group, dy, all_left);
 
   const int64_t row_blocks = ceil_div(engine.num_panels(N), size.row_panels);
   const int64_t col_blocks = ceil_div(right.group_panels, size.col_panels);
@@ -261,15 +252,14 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
         left_depth = all_left.depth;
         left = all_left.data +
                (column_group * all_left.group_panels + row / engine.width) * all_left.panel_bytes +
-               offset * (row_tiles ? 1 : engine.width) * bytes;
+               offset * engine.width * bytes;
       }
       // Where one chunk is all, dw is written once and not read soon.
       const Write write = accumulate || t > begin          ? Write::kAdd
                           : t + chunk < end || !size.chunk ? Write::kSet
                                                            : Write::kStream;
       for (int64_t r = 0; r < rows; r += engine.width) {
-        const Left a{left + r * left_depth * bytes, row_tiles ? left_depth * bytes : pair_bytes,
-                     row_tiles ? pair_bytes : pair_bytes * engine.width};
+        const Left a{left + r * left_depth * bytes, pair_bytes, pair_bytes * engine.width};
         run_block(engine, depth, a, panels + (t - begin) * engine.width * bytes, right.panel_bytes,
                   part.row_range(r, std::min(r + engine.width, rows)), write, none);
       }
