@@ -5,7 +5,8 @@
 //   OMP_NUM_THREADS=1 taskset -c 1 ./onednn_products bf16|f32 [words of shapes to measure]
 //
 // The newest release needs its headers and libraries (PyPI: onednn, onednn-devel, and the runtimes intel-sycl-rt,
-// intel-cmplr-lib-rt, tbb, tcmlib, umf) on -I, -L and LD_LIBRARY_PATH; its threads are those that taskset leaves.
+// intel-cmplr-lib-rt, intel-opencl-rt, tbb, tcmlib, umf) on -I, -L and LD_LIBRARY_PATH, and in OCL_ICD_FILENAMES the path
+// of libintelocl.so; its threads are those that taskset leaves.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
