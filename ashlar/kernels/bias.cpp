@@ -6,10 +6,10 @@
 namespace ashlar::kernels {
 
 void bias_forward(const Context& ctx, const Tensor& b, const Matrix& y) {
-  check_tensor(b, {y.cols}, y.dtype);
-  ASHLAR_ASSERT(is_stream(y.dtype));
+  check_tensor(b, {y.cols}, b.dtype);
+  ASHLAR_ASSERT(is_stream(b.dtype) && is_real(y.dtype));
   const auto call =
-      ctx.record("bias_forward", y.dtype, {y.rows * y.cols, 2 * bytes_of(y) + b.bytes()});
+      ctx.record("bias_forward", b.dtype, {y.rows * y.cols, 2 * bytes_of(y) + b.bytes()});
   cpu::bias_forward(ctx, b, y);
 }
 

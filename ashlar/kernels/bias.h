@@ -3,7 +3,7 @@
 //   y[t, n] += b[n];   db[n] += sum over t of dy[t, n]
 //
 // Shapes   b db [N]; y dy: T rows of N columns, possibly columns of a fused product.
-// Types    b db y: F32 or F64, one type; dy: also BF16.
+// Types    b db: F32 or F64; y dy: also BF16.
 // Cost     1 flop an element; bytes: every element of y twice, of dy once.  Bandwidth-bound.
 // Numerics db: partial sums per block of 64 tokens, blocks added in order.
 #pragma once

@@ -12,7 +12,7 @@
 // Shapes   z, dz: [T, C] (a strided Matrix: columns of the fused projection); w0 dw0 [C, 1, 2]; b0
 //          db0 [C]; columns dcolumns [T, 2C]; halo_z dhalo_z [num_halos, 2, C]: the two z columns
 //          (older first) before each segment that continues a document.
-// Types    F32 or F64; columns and dcolumns also BF16.
+// Types    F32 or F64; z, dz, columns and dcolumns also BF16.
 // Cost     6*T*C flop forward, 14*T*C backward.
 // Numerics dw0, db0: partial sums per block of 64 tokens, blocks added in order.
 #pragma once

@@ -14,6 +14,11 @@ bool can_copy(DType from, DType to) {
   return from == to || (is_floating(from) && is_floating(to));
 }
 
+bool can_add(DType from, DType to) {
+  if (to == DType::kBF16) return from == DType::kF32;
+  return from == to && (is_floating(to) || to == DType::kI64);
+}
+
 Matrix one_row(const Tensor& tensor) {
   return {tensor.data, tensor.dtype, 1, tensor.numel(), tensor.numel()};
 }
@@ -46,9 +51,9 @@ void copy(const Context& ctx, const Tensor& from, const Tensor& to) {
 }
 
 void add(const Context& ctx, const Matrix& from, const Matrix& to) {
-  ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && from.dtype == to.dtype);
-  ASHLAR_ASSERT(to.dtype == DType::kF64 || to.dtype == DType::kF32 || to.dtype == DType::kI64);
-  const auto call = record(ctx, "add", to.dtype, to.rows, to.cols, {1, 3 * size_of(to.dtype)});
+  ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && can_add(from.dtype, to.dtype));
+  const Cost cost{1, size_of(from.dtype) + 2 * size_of(to.dtype)};
+  const auto call = record(ctx, "add", to.dtype, to.rows, to.cols, cost);
   cpu::add(ctx, from, to);
 }
 

@@ -13,7 +13,7 @@
 // Shapes   T tokens, G groups of D channels on this rank: heads; or one group of all its channels.
 //          x y dx dy [T, G D]; z dz [T, G D] (a strided Matrix); w dw [D] or [G D] (shared_weight);
 //          squares dots [T, G].
-// Types    x z w squares dots, dx dw: F32 or F64, one type; y dy dz: also BF16.
+// Types    x w squares dots, dx dw: F32 or F64, one type; y dy z dz: also BF16.
 // Cost     per element: squares 2 flop, forward 8, dots 8, backward 16.  Bandwidth-bound.
 // Numerics statistics in fp32 with a fixed order of summation; dw: partial sums per block of 64
 //          tokens, blocks added in order.

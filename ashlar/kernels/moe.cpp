@@ -86,8 +86,10 @@ void combine_backward(const Context& ctx, const CombineBackward& x) {
 
 void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
   check_rows(x.plan, {x.de_TH, x.dm_TH}, x.dx_rows_RH, x.weight_Tk);
+  if (x.shared_TH) check_real(x.shared_TH, x.dm_TH.shape);
   const auto call = ctx.record("scatter_rows_add", x.dm_TH.dtype,
-                               {x.dx_rows_RH.numel(), x.dx_rows_RH.bytes() + 2 * x.dm_TH.bytes()});
+                               {x.dx_rows_RH.numel() + x.shared_TH.numel(),
+                                bytes_of({x.dx_rows_RH, x.shared_TH, x.dm_TH, x.dm_TH})});
   cpu::scatter_rows_add(ctx, x);
 }
 

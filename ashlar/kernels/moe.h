@@ -60,11 +60,12 @@ struct CombineBackward {
 };
 void combine_backward(const Context&, const CombineBackward&);
 
-// dm_t += sum over j, in its order, of dx_rows[row of t, j]; skipped choices with identity:
-// dm_t += p_tj de_t.
+// dm_t += shared_t + sum over j, in its order, of dx_rows[row of t, j]; skipped choices with
+// identity: dm_t += p_tj de_t.
 struct ScatterRowsAdd {
   const RoutePlan& plan;
   bool identity;
+  Tensor shared_TH = {};  // absent: nothing
   Tensor dx_rows_RH, weight_Tk, de_TH;
   Tensor dm_TH;  // added to
 };

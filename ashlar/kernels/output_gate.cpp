@@ -14,7 +14,7 @@ void check_columns(const Matrix& columns, const Shape& shape) {
 
 void output_gate_forward(const Context& ctx, const Tensor& att, const Matrix& gate,
                          const Tensor& y) {
-  ASHLAR_ASSERT(att.shape.ndim() == 2 && is_stream(gate.dtype));
+  ASHLAR_ASSERT(att.shape.ndim() == 2 && is_real(gate.dtype));
   check_columns(gate, att.shape);
   for (const Tensor* t : {&att, &y}) check_real(*t, att.shape);
   const auto call = ctx.record("output_gate_forward", gate.dtype,
@@ -24,7 +24,7 @@ void output_gate_forward(const Context& ctx, const Tensor& att, const Matrix& ga
 
 void output_gate_backward(const Context& ctx, const OutputGateBackward& x) {
   const Shape& shape = x.att.shape;
-  ASHLAR_ASSERT(shape.ndim() == 2 && is_stream(x.gate.dtype) && is_real(x.dgate.dtype));
+  ASHLAR_ASSERT(shape.ndim() == 2 && is_real(x.gate.dtype) && is_real(x.dgate.dtype));
   for (const Matrix* m : {&x.gate, &x.dgate}) check_columns(*m, shape);
   for (const Tensor* t : {&x.dy, &x.att, &x.datt}) check_real(*t, shape);
   const int64_t bytes = bytes_of({x.dy, x.att, x.datt}) + bytes_of(x.gate) + bytes_of(x.dgate);

@@ -6,7 +6,7 @@
 // Source   Qwen3-Next's release; Gated Attention, arXiv:2505.06708.
 // Shapes   T tokens, C channels.  att y dy datt [T, C]; gate dgate: T rows of C columns of the
 //          fused projection and of its gradient.
-// Types    gate: F32 or F64; att y dy datt dgate: also BF16.
+// Types    F32, F64 or BF16.
 // Cost     5 flop an element forward, 9 backward; bytes: every element once.  Bandwidth-bound.
 #pragma once
 

@@ -1,5 +1,6 @@
 #include "ashlar/kernels/qk.h"
 
+#include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/ops.h"
 
@@ -17,16 +18,16 @@ template <typename Call>
 void check_inputs(const Call& x) {
   const QkShape& s = x.shape;
   const int64_t T = x.sequence.num_tokens();
-  const DType stream = x.qkv.dtype;
+  const DType stream = x.b1_C.dtype;
   ASHLAR_ASSERT(is_stream(stream));
-  ASHLAR_ASSERT(s.N % s.K == 0 && s.num_delayed() <= s.K * s.D);
+  ASHLAR_ASSERT(s.D <= kMaxHeadDim && s.N % s.K == 0 && s.num_delayed() <= s.K * s.D);
   ASHLAR_ASSERT(s.rotary_dim % 2 == 0 && s.rotary_dim <= s.D);
   ASHLAR_ASSERT(s.delayed >= 0 || s.K * s.D % 2 == 0);
   check_tensor(x.rope_PR, {x.rope_PR.shape[0], s.rotary_dim}, stream);
   for (const Segment& segment : x.sequence.segments())
     ASHLAR_ASSERT(segment.position + segment.length <= x.rope_PR.shape[0]);
-  check_tensor(x.qkv, {T, s.C() + s.K * s.D}, stream);
-  check_tensor(x.y_TC, {T, s.C()}, stream);
+  check_real(x.qkv, {T, s.C() + s.K * s.D});
+  check_tensor(x.y_TC, {T, s.C()}, x.qkv.dtype);
   check_tensor(x.b1_C, {s.C()}, stream);
   check_tensor(x.n_q_TN, {T, s.N}, stream);
 }
@@ -36,10 +37,11 @@ void check_inputs(const Call& x) {
 void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
                    const Tensor& q_sum_TKD) {
   const int64_t T = qkv.shape[0], KD = s.K * s.D, read = T * s.N * s.D;
-  check_tensor(qkv, {T, s.C() + KD}, qkv.dtype);
-  check_tensor(q_sum_TKD, {T, KD}, qkv.dtype);
-  const auto call =
-      ctx.record("qk_query_sums", qkv.dtype, {read, read * size_of(qkv.dtype) + q_sum_TKD.bytes()});
+  ASHLAR_ASSERT(is_stream(q_sum_TKD.dtype));
+  check_real(qkv, {T, s.C() + KD});
+  check_tensor(q_sum_TKD, {T, KD}, q_sum_TKD.dtype);
+  const auto call = ctx.record("qk_query_sums", q_sum_TKD.dtype,
+                               {read, read * size_of(qkv.dtype) + q_sum_TKD.bytes()});
   cpu::qk_query_sums(ctx, s, qkv, q_sum_TKD);
 }
 
@@ -47,10 +49,11 @@ void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
   const QkShape& s = x.shape;
   const int64_t T = x.sequence.num_tokens();
   check_inputs(x);
-  check_tensor(x.dqhat, {T, s.N * s.D}, x.qkv.dtype);
-  check_tensor(x.dq_sum_TKD, {T, s.K * s.D}, x.qkv.dtype);
+  const DType stream = x.b1_C.dtype;
+  check_tensor(x.dqhat, {T, s.N * s.D}, stream);
+  check_tensor(x.dq_sum_TKD, {T, s.K * s.D}, stream);
   const auto call =
-      ctx.record("qk_query_gradient_sums", x.qkv.dtype,
+      ctx.record("qk_query_gradient_sums", stream,
                  {20 * T * s.N * s.D, bytes_of({x.qkv, x.dqhat, x.dqhat, x.n_q_TN, x.dq_sum_TKD})});
   cpu::qk_query_gradient_sums(ctx, x);
 }
@@ -58,7 +61,7 @@ void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
 void qk_forward(const Context& ctx, const QkForward& x) {
   const QkShape& s = x.shape;
   const int64_t T = x.sequence.num_tokens(), KD = s.K * s.D;
-  const DType stream = x.qkv.dtype;
+  const DType stream = x.b1_C.dtype;
   check_inputs(x);
   check_query_sums(s, x.q_sum_TKD, T, stream);
   check_tensor(x.tau_K, {s.K}, stream);
@@ -76,7 +79,7 @@ void qk_forward(const Context& ctx, const QkForward& x) {
 void qk_backward(const Context& ctx, const QkBackward& x) {
   const QkShape& s = x.shape;
   const int64_t T = x.sequence.num_tokens(), KD = s.K * s.D;
-  const DType stream = x.qkv.dtype;
+  const DType stream = x.b1_C.dtype;
   check_inputs(x);
   for (const Tensor* sums : {&x.q_sum_TKD, &x.dq_sum_TKD}) check_query_sums(s, *sums, T, stream);
   for (const Tensor* t : {&x.tau_K, &x.dtau_K}) check_tensor(*t, {s.K}, stream);

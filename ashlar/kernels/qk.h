@@ -14,7 +14,7 @@
 //          convolution without its bias b1 [C]); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D]; tau
 //          [K]; n_q [T, N]; n_k [T, K]; halo_vd dhalo_vd [num_halos, delayed], delayed = K*D/2 in
 //          a whole model; q_sum dq_sum [T, K*D].
-// Types    qkv y: F32 or F64; dqhat dkhat dv: F32 or F64; qhat khat v, dy, dqkv: also BF16.
+// Types    F32 or F64, one type; qhat khat v dqkv dy, and qkv y of one type: also BF16.
 // Cost     about 14*T*C flop forward, 30*T*C backward; bandwidth-bound.
 // Numerics dtau, db1: partial sums per block of 64 tokens, blocks added in order.
 #pragma once

@@ -56,12 +56,13 @@ void rope_table(const Context& ctx, const Rope& rope, const Tensor& table_PR) {
 void heads_forward(const Context& ctx, const HeadsForward& x) {
   const HeadsShape& s = x.shape;
   const int64_t T = x.sequence.num_tokens();
-  check_inputs(x, x.qkv.dtype);
-  check_tensor(x.qkv, {T, s.width()}, x.qkv.dtype);
+  const DType stream = x.qkv.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  check_inputs(x, stream);
+  check_real(x.qkv, {T, s.width()});
   check_real(x.qhat, {T, s.N * s.D});
   for (const Tensor* t : {&x.khat, &x.v}) check_real(*t, {T, s.K * s.D});
   const auto call = ctx.record(
-      "heads_forward", x.qkv.dtype,
+      "heads_forward", stream,
       {flop_of(s, T, x.q_norm_D ? 4 : 0),
        fused_bytes(s, x.qkv) + bytes_of({x.qhat, x.khat, x.v, x.rstd_q_TN, x.rstd_k_TK})});
   cpu::heads_forward(ctx, x);
@@ -73,7 +74,7 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
   const DType stream = x.dqhat.dtype;
   const bool norms = bool(x.q_norm_D);
   check_inputs(x, stream);
-  if (norms || x.qkv) check_tensor(x.qkv, {T, s.width()}, stream);
+  if (norms || x.qkv) check_real(x.qkv, {T, s.width()});
   check_tensor(x.dqhat, {T, s.N * s.D}, stream);
   for (const Tensor* t : {&x.dkhat, &x.dv}) check_tensor(*t, {T, s.K * s.D}, stream);
   check_real(x.dqkv, {T, s.width()});
@@ -83,7 +84,7 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
   const int64_t read_for_norms =
       norms ? fused_bytes(s, x.qkv) + bytes_of({x.rstd_q_TN, x.rstd_k_TK}) : 0;
   const auto call =
-      ctx.record("heads_backward", x.qkv.dtype,
+      ctx.record("heads_backward", stream,
                  {flop_of(s, T, norms ? 11 : 0),
                   bytes_of({x.dqhat, x.dkhat, x.dv}) + fused_bytes(s, x.dqkv) + read_for_norms});
   cpu::heads_backward(ctx, x);

@@ -18,7 +18,7 @@
 //          q | k | v, followed by N D more columns if the shape is gated, which are neither read
 //          nor written here (output_gate.h); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D]; weights
 //          of the norms and their gradients [D]; rstd_q [T, N], rstd_k [T, K]; table [P, rho].
-// Types    qkv, table, weights, rstd, dqhat dkhat dv: F32 or F64, one type; qhat khat v and dqkv:
+// Types    table, weights, rstd, dqhat dkhat dv: F32 or F64, one type; qkv, qhat khat v and dqkv:
 //          also BF16.
 // Cost     per element of q and k 3 flop if it is rotated, and with norms 4 forward, 11 backward;
 //          bytes: every tensor once.  Bandwidth-bound.

@@ -7,7 +7,7 @@
 //          y dy [T, C]; halo dhalo [num_halos, w - 1, C]: the rows before each segment that
 //          continues a document, older first.  Rows from before the document are not read, and
 //          their gradient is 0.
-// Types    x halo W, dhalo dW: F32 or F64, one type; y dy dx: also BF16.
+// Types    halo W, dhalo dW: F32 or F64, one type; x y dy dx: also BF16.
 // Cost     (2 w + 4) T C flop forward, (6 w + 10) T C backward.  Bandwidth-bound.
 // Numerics dW: partial sums per block of 64 tokens, blocks added in order.
 #pragma once

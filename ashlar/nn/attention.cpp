@@ -111,7 +111,7 @@ AttentionSaved AttentionSaved::make(Arena& arena, const AttentionWeights& weight
   const int64_t T = num_tokens, q = shape.N * shape.D, kv = shape.K * shape.D;
   AttentionSaved s;
   if (weights.has_norms() || weights.has_gate())
-    s.qkv = arena.take(types.stream, {T, shape.width()});
+    s.qkv = arena.take(weights.qkv_type(types), {T, shape.width()});
   if (weights.has_norms()) {
     s.rstd_q = arena.take(types.stream, {T, shape.N});
     s.rstd_k = arena.take(types.stream, {T, shape.K});
@@ -159,7 +159,7 @@ void AttentionBranch::project(const Context& ctx, const Pass& pass, const Tensor
   const AttentionSaved& saved = saved_[pass.slot];
   const Arena::Scope scope(*ctx.workspace);
   const Shape qkv_shape{a_TH.shape[0], w.shape.width()};
-  const Tensor qkv = saved.qkv ? saved.qkv : ctx.workspace->take(pass.types.stream, qkv_shape);
+  const Tensor qkv = saved.qkv ? saved.qkv : ctx.workspace->take(w.qkv_type(pass.types), qkv_shape);
   linear_forward(ctx, pass.types.compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(qkv));
   w.for_each_bias([&](const Weight& bias, int64_t begin) {
     bias_forward(ctx, bias.value, columns_of(bias, begin, qkv));

@@ -33,6 +33,10 @@ struct AttentionWeights {
   void list(const LayerSpec& layer, StoredVisitor visit);
   bool has_norms() const { return bool(q_norm.value); }
   bool has_gate() const { return shape.gated; }
+  // The type of the fused product: where a bias is added to it, it is rounded only afterwards.
+  DType qkv_type(const Types& types) const {
+    return q_bias.value ? types.stream : types.activation;
+  }
   // Calls use(bias, first column of the fused product that it is added to).
   template <typename Use>
   void for_each_bias(Use use) const {
@@ -43,7 +47,7 @@ struct AttentionWeights {
 };
 
 struct AttentionSaved {
-  Tensor qkv;             // [T, width of the product] stream; absent without norms and gate
+  Tensor qkv;             // [T, width of the product] of qkv_type; absent without norms and gate
   Tensor rstd_q, rstd_k;  // [T, N], [T, K]; absent without norms
   Tensor qhat, khat, v;   // activation type
   Tensor att, lse;        // [T, N D], [T, N]

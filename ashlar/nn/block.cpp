@@ -47,11 +47,11 @@ BlockSaved BlockSaved::make(Arena& arena, Arena& arena_of_h, int64_t hidden_size
   const Shape shape{num_tokens, hidden_size};
   BlockSaved s;
   s.a = arena.take(types.activation, shape);
-  s.o = output ? output : arena.take(types.stream, shape);
+  s.o = output ? output : arena.take(types.activation, shape);
   s.h = arena_of_h.take(types.stream, shape);
   s.m = arena.take(types.activation, shape);
   s.rstd_m = arena.take(types.stream, {num_tokens});
-  s.e = output ? output : arena.take(types.stream, shape);
+  s.e = output ? output : arena.take(types.activation, shape);
   return s;
 }
 

@@ -44,9 +44,10 @@ struct TokenCounts {
 // stream here.
 struct BlockSaved {
   Tensor a;          // [T, H] activation: normed input of the mixer
-  Tensor o, h;       // [T, H] stream: the mixer's output, the stream after the first merge
+  Tensor o;          // [T, H] activation: the mixer's output
+  Tensor h;          // [T, H] stream, after the first merge
   Tensor m, rstd_m;  // [T, H] activation: normed input of the feed-forward; [T]
-  Tensor e;          // [T, H] stream: the feed-forward's output
+  Tensor e;          // [T, H] activation: the feed-forward's output
   // output: the memory of o and e if only the merge reads them, else absent.  h comes from
   // arena_of_h, which may be the same arena.
   static BlockSaved make(Arena& arena, Arena& arena_of_h, int64_t hidden_size, const Types& types,

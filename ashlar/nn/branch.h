@@ -8,7 +8,7 @@
 // in the workspace: the caller opens a scope before the first part and closes it after the last
 // (run_forward, run_backward).
 //
-// Shapes   a [T, H] normed input, activation type; o [T, H] stream type; T: PassShape.
+// Shapes   a [T, H] normed input, o [T, H], both activation type; T: PassShape.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 //
 //   forward    project           a -qkv product-> qkv = q | k | vc | vd;  z = q | k
 //                                halo_forward     z, vd -> halo_z, halo_vd   by the exchange
-//                                conv0            z, halo_z -> columns       in the workspace
+//                                conv0            z, halo_z -> columns
 //                                conv1 product    columns -> y
 //                                (query sums)     q -> q_sum    only if ranks share the keys
 //                                qk               qkv, y, halo_vd -> qhat, khat, v;  posts keys
@@ -15,9 +15,9 @@
 //                                convolutions, halo_backward the part from other segments.  Only
 //                                then is dqkv complete, and the qkv product follows.
 //
-// columns, twice as wide as z, are not saved: project_backward recomputes them while the keys'
-// gradients are in flight, and reuses their memory for their gradient.  Scopes of the workspace end
-// as soon as their tensors have been read.
+// columns are twice as wide as z.  Where activations are half as wide as the stream they are saved;
+// else project_backward recomputes them while the keys' gradients are in flight, and reuses their
+// memory for their gradient.  Scopes of the workspace end as soon as their tensors have been read.
 #include "ashlar/nn/cca_attention.h"
 
 #include <array>
@@ -85,7 +85,7 @@ std::array<Strip, 2> strips(const Matrix& z, const Tensor& halo_z, const Matrix&
   return {Strip{z, halo_z}, Strip{vd, halo_vd.view({halo_vd.shape[0], 1, vd.cols})}};
 }
 
-// The left operand of the grouped convolution, which forward makes and backward recomputes.
+// The left operand of the grouped convolution, which forward makes and backward may recompute.
 void fill_columns(const Context& ctx, const Pass& pass, const CcaWeights& w, const CcaSaved& saved,
                   const Tensor& columns_T2C) {
   conv_columns_forward(ctx, {.sequence = pass.sequence,
@@ -159,12 +159,15 @@ void CcaWeights::list(const LayerSpec& layer, StoredVisitor visit) {
          .operand_shape = {H, shape.q_dim()}});
 }
 
-CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types, int64_t num_tokens,
-                        int64_t num_halos) {
-  const int64_t T = num_tokens, C = shape.conv_channels(), q = shape.q_dim(), kv = shape.kv_dim();
+CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
+                        const PassShape& tokens) {
+  const int64_t T = tokens.num_tokens, num_halos = tokens.num_halos;
+  const int64_t C = shape.conv_channels(), q = shape.q_dim(), kv = shape.kv_dim();
   CcaSaved s;
-  s.qkv = arena.take(types.stream, {T, shape.qkv_dim()});
-  s.y_TC = arena.take(types.stream, {T, C});
+  s.qkv = arena.take(types.activation, {T, shape.qkv_dim()});
+  s.y_TC = arena.take(types.activation, {T, C});
+  if (tokens.backward && types.activation != types.stream)
+    s.columns = arena.take(types.activation, {T, 2 * C});
   s.halo_z = arena.take(types.stream, {num_halos, 2, C});
   s.halo_vd = arena.take(types.stream, {num_halos, shape.delayed});
   if (shape.shares_keys()) s.q_sum = arena.take(types.stream, {T, kv});
@@ -180,8 +183,7 @@ CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
 
 void CcaBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
                         int slot) {
-  saved_.set(
-      slot, CcaSaved::make(arenas.block, weights_.shape, types, shape.num_tokens, shape.num_halos));
+  saved_.set(slot, CcaSaved::make(arenas.block, weights_.shape, types, shape));
 }
 
 void CcaBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
@@ -210,7 +212,8 @@ void CcaBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH
                                             strips(z, halo_z, vd_part(shape, saved.qkv), halo_vd));
   {
     const Arena::Scope scope(*ctx.workspace);
-    const Tensor columns = ctx.workspace->take(pass.types.activation, {T, 2 * C});
+    const Tensor columns =
+        saved.columns ? saved.columns : ctx.workspace->take(pass.types.activation, {T, 2 * C});
     fill_columns(ctx, pass, w, saved, columns);
     blockdiag_linear_forward(ctx, compute, Matrix::of(columns), w.conv1_w.operand,
                              Matrix::of(saved.y_TC));
@@ -259,7 +262,7 @@ void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const Back
   Arena& workspace = *ctx.workspace;
   if (pass.recomputes()) pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(shape, saved));
   Gradients& g = gradients_;
-  g.dqkv = gradient_room(ctx, pass, stream, {T, shape.qkv_dim()});
+  g.dqkv = gradient_room(ctx, pass, activation, {T, shape.qkv_dim()});
   g.dhalo_z = workspace.take(stream, halos(saved, pass.sequence).z.shape);
   g.dhalo_vd = workspace.take(stream, {pass.sequence.num_halos(), shape.delayed});
   g.inputs.emplace(workspace);
@@ -292,8 +295,9 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   const Matrix dqkv = Matrix::of(g.dqkv), dz = z_part(shape, g.dqkv);
 
   const Shape columns_shape{t.a.shape[0], 2 * shape.conv_channels()};
-  const Tensor columns = gradient_room(ctx, pass, activation, columns_shape);
-  fill_columns(ctx, pass, w, saved, columns);
+  const Tensor columns =
+      saved.columns ? saved.columns : gradient_room(ctx, pass, activation, columns_shape);
+  if (!saved.columns) fill_columns(ctx, pass, w, saved, columns);
   pass.exchanges.tokens.keys->finish_key_gradients(ctx, pass, g.attention({}));
   if (heads) {
     qk_query_gradient_sums(ctx, {.shape = qk_shape(shape),
@@ -328,7 +332,8 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
                     .db1_C = w.conv1_b.gradient});
   blockdiag_weight_gradient(ctx, pass, Matrix::of(g.dy), Matrix::of(columns),
                             w.conv1_w.gradient.view(shape.conv_matrices()));
-  const Tensor dcolumns = room_after(pass, columns);
+  const Tensor dcolumns =
+      saved.columns ? ctx.workspace->take(activation, columns_shape) : room_after(pass, columns);
   blockdiag_linear_backward_input(ctx, compute, Matrix::of(g.dy), w.conv1_w.operand,
                                   Matrix::of(dcolumns));
   conv_columns_backward(ctx, {.sequence = pass.sequence,

@@ -54,16 +54,18 @@ struct CcaWeights {
 };
 
 struct CcaSaved {
-  Tensor qkv;   // [T, N D + 2 K D] stream: q | k | vc | vd
-  Tensor y_TC;  // grouped convolution without bias
+  Tensor qkv;   // [T, N D + 2 K D] activation: q | k | vc | vd
+  Tensor y_TC;  // grouped convolution without bias, activation
+  // [T, 2 C] activation: the left operand of the grouped convolution.  Absent where that is wider
+  // than two z: backward makes it again.
+  Tensor columns;
   Tensor halo_z, halo_vd;
   Tensor q_sum;          // [T, K D] stream: see HeadExchange; absent if keys are not shared
   Tensor qhat, khat, v;  // activation type
   Tensor n_q, n_k;       // norms before scaling
   Tensor att, lse;       // [T, N D], [T, N]
 
-  static CcaSaved make(Arena& arena, const CcaShape& shape, const Types& types, int64_t num_tokens,
-                       int64_t num_halos);
+  static CcaSaved make(Arena& arena, const CcaShape& shape, const Types& types, const PassShape&);
 };
 
 class CcaBranch final : public Branch {
@@ -88,7 +90,7 @@ class CcaBranch final : public Branch {
 
   // Temporaries that live from attend_backward to project_backward, in the workspace.
   struct Gradients {
-    Tensor dqkv;                         // [T, N D + 2 K D] stream
+    Tensor dqkv;                         // [T, N D + 2 K D] activation
     Tensor dhalo_z, dhalo_vd;            // shaped as the halos
     std::optional<Arena::Scope> inputs;  // scope of the members below
     Tensor dqhat, dy;                    // [T, N D] stream; [T, C] activation

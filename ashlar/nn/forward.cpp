@@ -127,7 +127,7 @@ Gradients take_gradients(const Context& ctx, const ModelCall& call, const Saved&
           .stream = ends_model ? take(stream, shape) : saved.d_stream(),
           .o = take(activation, shape),
           .a = take(activation, shape),
-          .m = take(stream, shape),
+          .m = take(activation, shape),
           .carry = saved.d_carry ? saved.d_carry : take(stream, saved.carry[size_t(end)].shape),
           .carry_is_read = saved.hands_on};
 }
@@ -162,12 +162,14 @@ struct Merge {
 // Brings g.stream below the merge.  Out: d_o.
 void merge_backward(const Context& ctx, const ModelSpec& spec, const Merge& merge,
                     const Above& above, const Gradients& g, const Tensor& d_o) {
+  // A scaled merge reads o and r in any case, and h follows from them.
+  const bool scaled = bool(merge.weights.hidden_scale.value);
   merge_norm_backward(ctx, {.dy_TH = above.dy,
                             .dh_in_TH = above.stream.dh,
                             .dy_in_TH = above.stream.dy,
                             .o_TH = merge.o_TH,
                             .r_TH = merge.r_TH,
-                            .h_TH = above.h_TH,
+                            .h_TH = scaled ? Tensor{} : above.h_TH,
                             .rstd_T = above.rstd_T,
                             .params = merge.weights.params(),
                             .factors = factors_of(merge.factors),

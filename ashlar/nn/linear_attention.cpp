@@ -231,9 +231,8 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
   const Gradients& g = gradients_;
   weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(s.y), w.o_proj.gradient);
   weight_gradient(ctx, pass, Matrix::of(g.dz), Matrix::of(t.a), w.gate.gradient);
-  const bool convolves = w.shape.taps > 0;
   // The gradient of the product's rows; with a convolution, halos are added to it.
-  const Tensor dqkv = gradient_room(ctx, pass, convolves ? stream : activation, s.qkv.shape);
+  const Tensor dqkv = gradient_room(ctx, pass, activation, s.qkv.shape);
   const Tensor da = stream == activation ? t.da : workspace.take(stream, t.da.shape);
   linear_backward_input(ctx, compute, Matrix::of(g.dz), w.gate.operand, Matrix::of(da));
   if (tokens.passing) tokens.passing->finish(ctx, maps_);

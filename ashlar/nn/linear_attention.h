@@ -70,17 +70,17 @@ struct LinearWeights {
 };
 
 struct LinearSaved {
-  Tensor qkv;               // [T, 2 K dk + V dv]: stream type with a convolution, else activation
-  Tensor halo, convolved;   // [num_halos, taps - 1, ..] stream, [T, ..] activation; or absent
-  Tensor qhat, khat, vhat;  // activation
-  Tensor rstd_q, rstd_k;    // [T, K], with unit keys
-  Tensor low, gates;        // GLA: [T, 16] activation, [T, V dk]; delta rule: gates [T, 2 V]
-  Tensor log_decay, beta;   // by token; beta: delta rule
-  Tensor kept;              // states (kernels/recurrence.h)
-  Tensor att;               // [T, V dv] stream
-  Tensor squares;           // [T, groups]
-  Tensor z;                 // [T, V dv] stream
-  Tensor y;                 // [T, V dv] activation
+  Tensor qkv;                    // [T, 2 K dk + V dv] activation
+  Tensor halo, convolved;        // [num_halos, taps - 1, ..] stream, [T, ..] activation; or absent
+  Tensor qhat, khat, vhat;       // activation
+  Tensor rstd_q, rstd_k;         // [T, K], with unit keys
+  Tensor low, gates;             // GLA: [T, 16] activation, [T, V dk]; delta rule: gates [T, 2 V]
+  Tensor log_decay, beta;        // by token; beta: delta rule
+  Tensor kept;                   // states (kernels/recurrence.h)
+  Tensor att;                    // [T, V dv] stream
+  Tensor squares;                // [T, groups]
+  Tensor z;                      // [T, V dv] activation
+  Tensor y;                      // [T, V dv] activation
   Tensor entering, transitions;  // lasting; if other ranks hold the chunks before
 
   static LinearSaved make(const SavedArenas& arenas, const LinearShape& shape, const Types& types,

@@ -147,7 +147,7 @@ LinearSaved LinearSaved::make(const SavedArenas& arenas, const LinearShape& shap
   const int64_t T = pass.num_tokens, width = shape.heads.width(), values = shape.value_dim();
   LinearSaved s;
   const bool convolves = shape.taps > 0;
-  s.qkv = arena.take(convolves ? stream : activation, {T, width});
+  s.qkv = arena.take(activation, {T, width});
   if (convolves) {
     s.halo = arena.take(stream, {pass.num_halos, shape.taps - 1, width});
     s.convolved = arena.take(activation, {T, width});
@@ -172,7 +172,7 @@ LinearSaved LinearSaved::make(const SavedArenas& arenas, const LinearShape& shap
     s.kept = arena.take(stream, shape.states(kernels::Recurrence::num_kept(T)));
   s.att = arena.take(stream, {T, values});
   s.squares = arena.take(stream, {T, shape.norm.G});
-  s.z = arena.take(stream, {T, values});
+  s.z = arena.take(activation, {T, values});
   s.y = arena.take(activation, {T, values});
   if (pass.num_chunks > 0) {
     s.entering = arenas.lasting.take(stream, shape.states(shape.ways() * pass.num_chunks));

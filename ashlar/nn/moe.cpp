@@ -5,7 +5,8 @@
 //              combine           y_rows, weights -> e;  e += the shared expert's
 //   backward   combine_backward  de -> dy_rows, dweights
 //              experts_backward  dy_rows -> dact -> dgate_up -> dx_rows
-//              route_backward    dweights through the router -> dm;  dm += dx_rows
+//              route_backward    dweights through the router -> dm;  dm += dx_rows, and the
+//                                shared expert's
 //
 // Rows are sent to experts and back through ExpertExchange, in forward and in backward: one part
 // posts them, the next receives them.  The shared expert needs no exchange and runs in between.
@@ -196,7 +197,7 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
       weights_.gated ? gradient_room(ctx, pass, stream, {R + T}) : workspace.take(stream, {R});
   g.dweights = g.partial.slice(0, R).view(weights.shape);
   if (weights_.gated) g.dgate = g.partial.slice(R, R + T);
-  if (weights_.shared) g.dshared = workspace.take(stream, t.a.shape);
+  if (weights_.shared) g.dshared = workspace.take(activation, t.a.shape);
   g.dx_rows = workspace.take(activation, saved.x_rows.shape);
   g.outputs.emplace(workspace);
   // Operands of products that may be deferred: the rows here, or those in the rooms.
@@ -346,11 +347,11 @@ void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const Backw
   if (weights_.gated) gate_backward(ctx, pass, t);
   // All ranks compute the part of router and gate alike; only one includes it.
   if (!experts.leads()) fill(ctx, t.da, 0.0);
-  if (weights_.shared) add(ctx, g.dshared, t.da);
   receive_gradients(ctx, pass);
   gradients_.outputs.reset();
   scatter_rows_add(ctx, {.plan = saved.plan,
                          .identity = adds_skipped(weights_.shape, experts),
+                         .shared_TH = g.dshared,
                          .dx_rows_RH = g.dx_rows,
                          .weight_Tk = router_->choice(pass.slot).weight_Tk,
                          .de_TH = t.d_o,

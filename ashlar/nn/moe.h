@@ -50,17 +50,17 @@ struct MoeWeights {
 
 struct MoeSaved {
   kernels::RoutePlan plan;
-  Tensor x_rows, y_rows;  // [R, H] activation, stream; sorted by expert
+  Tensor x_rows, y_rows;  // [R, H] activation; sorted by expert
   // The rows that experts compute on: all rows here, or a round of rows from all ranks.
   struct Room {
-    Tensor x, y;           // [rows, H] activation, stream; absent: x_rows and y_rows are these
+    Tensor x, y;           // [rows, H] activation; absent: x_rows and y_rows are these
     Tensor row_of_expert;  // I32 [E here + 1], likewise
     Tensor gate_up, act;   // [rows, 2F], [rows, F] activation
   };
   std::array<Room, 2> rooms;
   MlpSaved shared;
-  // [T, H], [T] stream: the shared expert's output before the gate, and the gate before the
-  // sigmoid; absent if there is none.
+  // [T, H] activation, [T] stream: the shared expert's output before the gate, and the gate before
+  // the sigmoid; absent if there is none.
   Tensor shared_out, gate;
 
   static MoeSaved make(const SavedArenas&, const MoeWeights& weights, const Types& types,
@@ -113,10 +113,10 @@ class MoeBranch final : public Branch {
 
   // Temporaries that live from part to part of backward, in the workspace.
   struct Gradients {
-    Tensor partial;                          // [R], or [R + T]: dweights, then dgate; stream
-    Tensor dweights, dgate;                  // [T, k], [T]
-    Tensor dshared;                          // [T, H] stream: gradient of the shared expert's input
-    Tensor dx_rows;                          // [R, H] activation
+    Tensor partial;          // [R], or [R + T]: dweights, then dgate; stream
+    Tensor dweights, dgate;  // [T, k], [T]
+    Tensor dshared;          // [T, H] activation: gradient of the shared expert's input
+    Tensor dx_rows;          // [R, H] activation
     std::optional<Arena::Scope> outputs;     // scope of the members below
     Tensor dy_rows;                          // [R, H] activation
     std::array<Tensor, 2> dy_here, dx_here;  // by room, if ranks share experts

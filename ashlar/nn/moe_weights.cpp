@@ -77,19 +77,19 @@ MoeSaved MoeSaved::make(const SavedArenas& arenas, const MoeWeights& weights, co
   };
   const int ranks = weights.share.experts.count;
   if (ranks == 1) take_products(s.rooms[0], R);
-  s.y_rows = arena.take(types.stream, {R, H});
+  s.y_rows = arena.take(types.activation, {R, H});
   if (ranks > 1) {
     const int64_t rows = rows_of_round(R, weights.share);
     for (MoeSaved::Room& room : s.rooms) {
       room.x = arena.take(types.activation, {rows, H});
-      room.y = arena.take(types.stream, {rows, H});
+      room.y = arena.take(types.activation, {rows, H});
       room.row_of_expert = arena.take(DType::kI32, {z.E_here + 1});
       take_products(room, rows);
     }
   }
   if (!weights.shared) return s;
   s.shared = MlpSaved::make(arena, *weights.shared, types, T);
-  s.shared_out = arena.take(types.stream, {T, H});
+  s.shared_out = arena.take(types.activation, {T, H});
   if (weights.gated) s.gate = arena.take(types.stream, {T});
   return s;
 }

@@ -39,7 +39,7 @@ class SavedMaker {
     const auto& blocks = weights.spec.blocks;
     // The output of branches whose result only the next merge reads.
     if (std::any_of(blocks.begin(), blocks.end(), returns_once))
-      output_ = arena.take(types.stream, {tokens.stream, weights.spec.hidden_size});
+      output_ = arena.take(types.activation, {tokens.stream, weights.spec.hidden_size});
   }
 
   // Everything except the blocks, which add_block adds.

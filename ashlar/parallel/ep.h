@@ -11,13 +11,12 @@
 //   op            label                  bytes, from a rank to all others
 //   all_gather    "expert counts"        4 (E + 1) to each, forward (and where it is recomputed)
 //   send_receive  "expert rows"          a H for each row whose expert is elsewhere, forward
-//                 "expert results"       s H for each row of another rank, forward
+//                 "expert results"       a H for each row of another rank, forward
 //                 "expert gradients"     a H, as "expert rows", backward
 //                 "expert input gradients"  a H, as "expert results", backward
 //                 "expert rows recompute"  as "expert rows", backward, but for the last two rounds
 //
-// a, s: bytes of the activation and of the stream type.  A dry run, which has no tokens, sends the
-// bytes of an even load.
+// a: bytes of the activation type.  A dry run, which has no tokens, sends the bytes of an even load.
 //
 // Source   GShard, arXiv:2006.16668; dropless: MegaBlocks, arXiv:2211.15841.
 // Memory   rooms of the branch (nn/moe.h): Share::expert_rows times the rows of an even load.

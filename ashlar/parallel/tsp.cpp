@@ -69,8 +69,13 @@ Pass FoldedBranch::pass_of(const Pass& pass, int turn, bool first) {
   return through;
 }
 
-Tensor FoldedBranch::room_for_sum(const Context& ctx, const Pass& pass, const Tensor& da) {
-  return da.dtype == pass.types.stream ? da : ctx.workspace->take(pass.types.stream, da.shape);
+Tensor FoldedBranch::room_for_sum(const Context& ctx, const Pass& pass, const Tensor& place) {
+  const DType stream = pass.types.stream;
+  return place.dtype == stream ? place : ctx.workspace->take(stream, place.shape);
+}
+
+void FoldedBranch::keep_sum(const Context& ctx, const Tensor& sum, const Tensor& place) {
+  if (sum.dtype != place.dtype) copy(ctx, sum, place);
 }
 
 // --- attention ---
@@ -127,12 +132,14 @@ void FoldedMixer::finish_reduce(const Context& ctx, const Pass& pass, int turn) 
 void FoldedMixer::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
                           const Carry&, const Tensor& o_TH) {
   const int num_parts = turns_[0]->needs().forward_parts;
+  const Tensor o = room_for_sum(ctx, pass, o_TH);
   begin(ctx);
   skew(num_turns(), num_parts, false, [&](int turn, int part) {
     if (part == 0) acquire(ctx, turn, false);
-    turns_[size_t(turn)]->forward(ctx, pass_of(pass, turn, turn == 0), part, a_TH, {}, o_TH);
+    turns_[size_t(turn)]->forward(ctx, pass_of(pass, turn, turn == 0), part, a_TH, {}, o);
     if (part + 1 == num_parts) release(ctx, turn);
   });
+  keep_sum(ctx, o, o_TH);
 }
 
 void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
@@ -159,7 +166,7 @@ void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const Back
   });
   for (int turn = num_turns() - num_slots_; turn < num_turns(); ++turn)
     finish_reduce(ctx, pass, turn);
-  if (da.dtype != t.da.dtype) copy(ctx, da, t.da);
+  keep_sum(ctx, da, t.da);
 }
 
 // --- MLP ---
@@ -182,16 +189,18 @@ void FoldedMlp::post(Hop& hop, int steps, const Tensor& send, const Tensor& rece
 
 void FoldedMlp::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
                         const Carry& carry, const Tensor& o_TH) {
+  const Tensor o = room_for_sum(ctx, pass, o_TH);
   Tensor here = shards_.own_message(ctx, ranks_.rank(), 0);
   for (int step = 0; step < num_turns(); ++step) {
     const int turn = rank_after(-step);
     const Tensor& next = shards_.weights(size_t(step + 1) % 2);
     if (step + 1 < num_turns()) post(weights_, 1, here, next, "mlp weights");
     shards_.use(ctx, turn, here, 0, 0, false);
-    turns_[size_t(turn)]->forward(ctx, pass_of(pass, turn, step == 0), 0, a_TH, carry, o_TH);
+    turns_[size_t(turn)]->forward(ctx, pass_of(pass, turn, step == 0), 0, a_TH, carry, o);
     weights_.work.wait();
     here = next;
   }
+  keep_sum(ctx, o, o_TH);
 }
 
 void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
@@ -217,7 +226,7 @@ void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const Backwa
     weights_.work.wait();
   }
   shards_.keep_gradient(ctx, ranks_.rank(), size_t(last) % 2, pass.add_to_gradients);
-  if (tensors.da.dtype != t.da.dtype) copy(ctx, tensors.da, t.da);
+  keep_sum(ctx, tensors.da, t.da);
 }
 
 // --- a model ---

@@ -45,7 +45,7 @@ TEST(Bias, Paths) {
     expect_paths_agree(fmt::format("T={} N={} before={}", c.T, c.N, c.before),
                        [&](Bench& b) -> std::vector<Output> {
                          const Shape shape{c.T, c.before + c.N};
-                         const Tensor fused = b.stream("fused", shape), db = b.stream("db", {c.N});
+                         const Tensor fused = b.product("fused", shape), db = b.stream("db", {c.N});
                          bias_forward(b.context(), b.stream("bias", {c.N}), columns_of(fused, c));
                          bias_backward(b.context(), columns_of(b.product("dy", shape), c), db);
                          return {{"y", fused}, {"db", db}};

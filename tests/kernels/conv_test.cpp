@@ -12,7 +12,7 @@ struct ConvLayer {
   Tensor projection, halo, w0, b0, columns;
   ConvLayer(Bench& bench, const Sequence& s, int64_t channels)
       : b(bench), T(s.num_tokens()), C(channels) {
-    projection = b.stream("z", {T, C + kOtherColumns});
+    projection = b.product("z", {T, C + kOtherColumns});
     halo = b.stream("halo", {s.num_halos(), 2, C});
     w0 = b.stream("w0", {C, 1, 2}), b0 = b.stream("b0", {C}), columns = b.product({T, 2 * C});
   }
@@ -97,7 +97,7 @@ TEST(Conv, Paths) {
           fmt::format("T={} C={}", s.num_tokens(), C), [&](Bench& b) -> std::vector<Output> {
             ConvLayer l(b, s, C);
             l.forward(s);
-            const Tensor dprojection = b.stream("dz", l.projection.shape),
+            const Tensor dprojection = b.product("dz", l.projection.shape),
                          dhalo = b.stream(l.halo.shape);
             const Tensor dw0 = b.stream("dw0", l.w0.shape), db0 = b.stream("db0", l.b0.shape);
             conv_columns_backward(b.context(), {.sequence = s,

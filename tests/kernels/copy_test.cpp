@@ -154,10 +154,11 @@ TEST(Copy, ConvertsWithThePlainBitsOnEveryPath) {
 
 TEST(Copy, AddsToWhatIsThere) {
   for (const auto [rows, cols] : kCopyShapes)
-    for (const DType dtype : {DType::kF64, DType::kF32})
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16})
       on_threads(fmt::format("{} x {} {}", rows, cols, name_of(dtype)),
                  [&, rows = rows, cols = cols](Bench& bench) {
-                   const Strided from = strided(bench, dtype, "from", rows, cols, 0, 1),
+                   const DType from_dtype = dtype == DType::kBF16 ? DType::kF32 : dtype;
+                   const Strided from = strided(bench, from_dtype, "from", rows, cols, 0, 1),
                                  to = strided(bench, dtype, "to", rows, cols, 4, 2);
                    put_fractions(from.all);
                    const std::vector<double> read = values_of(from.all);

@@ -23,7 +23,7 @@ struct GatedNormLayer {
       : b(bench), s(shape), T(num_tokens), width(s.G * s.D) {
     x = b.stream("x", {T, width}), squares = b.stream({T, s.G}), dots = b.stream({T, s.G});
     w = b.stream("w", {s.shared_weight ? s.D : width}, 1), dw = b.stream(w.shape);
-    product = b.stream("z", {T, width + kOtherColumns}), dproduct = b.product(product.shape);
+    product = b.product("z", {T, width + kOtherColumns}), dproduct = b.product(product.shape);
     y = b.product({T, width}), dy = b.product("dy", {T, width}), dx = b.stream(x.shape);
   }
   Matrix gate(const Tensor& t) const {

@@ -162,6 +162,17 @@ TEST(Moe, CombineGradients) {
                                      .dm_TH = dm});
       expect_gradient(c.name + " dp", p, values_of(dp), loss);
       expect_gradient(c.name + " dm", m, values_of(dm), loss);
+      const Tensor with_shared = b.stream(TH), shared = b.stream("shared", TH);
+      scatter_rows_add(b.context(), {.plan = plan,
+                                     .identity = identity,
+                                     .shared_TH = shared,
+                                     .dx_rows_RH = dy,
+                                     .weight_Tk = p,
+                                     .de_TH = de,
+                                     .dm_TH = with_shared});
+      for (int64_t i = 0; i < dm.numel(); ++i)
+        EXPECT_NEAR(with_shared.as<double>()[i], dm.as<double>()[i] + shared.as<double>()[i],
+                    1e-14);
     }
 }
 
@@ -202,6 +213,7 @@ TEST(Moe, CombinePaths) {
                                          .dm_TH = dm_product});
           scatter_rows_add(b.context(), {.plan = plan,
                                          .identity = identity,
+                                         .shared_TH = b.product("shared", TH),
                                          .dx_rows_RH = dx,
                                          .weight_Tk = p,
                                          .de_TH = de,

@@ -18,7 +18,7 @@ struct OutputGateLayer {
   Tensor att, fused, y;
   OutputGateLayer(Bench& bench, const OutputGateCase& shape) : b(bench), c(shape) {
     att = b.product("att", {c.T, c.C}), y = b.product({c.T, c.C});
-    fused = b.stream("fused", {c.T, c.before + c.C});
+    fused = b.product("fused", {c.T, c.before + c.C});
   }
   Matrix gate_of(const Tensor& whole) const {
     return Matrix::of(whole).columns(c.before, c.before + c.C);

@@ -36,7 +36,7 @@ struct QkLayer {
       : b(bench), s(shape), sequence(tokens), T(tokens.num_tokens()), KD(s.K * s.D) {
     rope = b.stream({100, s.rotary_dim});
     rope_table(b.context(), {.theta = kTheta}, rope);
-    qkv = b.stream("qkv", {T, s.C() + KD}), y = b.stream("y", {T, s.C()}),
+    qkv = b.product("qkv", {T, s.C() + KD}), y = b.product("y", {T, s.C()}),
     b1 = b.stream("b1", {s.C()});
     tau = b.stream("tau", {s.K}, 1.5),
     halo = b.stream("halo", {tokens.num_halos(), s.num_delayed()});
@@ -73,7 +73,7 @@ struct QkGradientTensors {
     Bench& b = l.b;
     dqhat = b.stream("dqhat", l.qhat.shape), dkhat = b.stream("dkhat", l.khat.shape),
     dv = b.stream("dv", l.v.shape);
-    dy = b.product(l.y.shape), dqkv = b.stream("overwritten", l.qkv.shape),
+    dy = b.product(l.y.shape), dqkv = b.product("overwritten", l.qkv.shape),
     dhalo = b.stream(l.halo.shape);
     dtau = b.stream(l.tau.shape), db1 = b.stream(l.b1.shape);
     if (l.shared()) dq_sum = b.stream(l.q_sum.shape);

@@ -43,7 +43,7 @@ struct RopeLayer {
       rope = b.stream({100, s.rotary_dim});
       rope_table(b.context(), {.theta = kTheta}, rope);
     }
-    qkv = b.stream("qkv", {T, s.width()});
+    qkv = b.product("qkv", {T, s.width()});
     qhat = b.product({T, s.N * s.D}), khat = b.product({T, s.K * s.D}), v = b.product(khat.shape);
     if (!c.norms) return;
     q_norm = b.stream("q_norm", {s.D}, 1), k_norm = b.stream("k_norm", {s.D}, 1);
@@ -217,8 +217,8 @@ TEST(Rope, CostOfACall) {
     EXPECT_EQ(records[0].cost.flop, 130 * 6 * (3 * 6 + (norms ? 4 : 0) * 8));
     EXPECT_EQ(records[1].cost.flop, 130 * 6 * (3 * 6 + (norms ? 11 : 0) * 8));
     const int64_t elements = 130 * 8 * 8, rstd = norms ? 4 * 130 * 6 : 0;
-    EXPECT_EQ(records[0].cost.bytes, elements * (4 + 2) + rstd);
-    EXPECT_EQ(records[1].cost.bytes, elements * (4 + 2 + (norms ? 4 : 0)) + rstd);
+    EXPECT_EQ(records[0].cost.bytes, elements * (2 + 2) + rstd);
+    EXPECT_EQ(records[1].cost.bytes, elements * (4 + 2 + (norms ? 2 : 0)) + rstd);
   }
 }
 

@@ -20,7 +20,7 @@ struct ShortConvLayer {
   Tensor dproduct, dhalo, dw;
   ShortConvLayer(Bench& bench, const Sequence& s, int64_t channels, int64_t num_taps)
       : b(bench), sequence(s), T(s.num_tokens()), C(channels), taps(num_taps) {
-    product = b.stream("x", {T, C + kOtherColumns}),
+    product = b.product("x", {T, C + kOtherColumns}),
     halo = b.stream("halo", {s.num_halos(), taps - 1, C});
     w = b.stream("w", {C, 1, taps}), y = b.product({T, C});
     dproduct = b.product({T, C + kOtherColumns}), dhalo = b.stream("old", halo.shape);

@@ -82,7 +82,7 @@ class Formulas {
       const bool once = z_.top_k && part == "tp feed-forward";
       const int64_t forwards = once ? z_.m * z_.L : z_.forwards;
       add(tp, sum, part, forwards, TH, z_.s);
-      add(tp, sum, part + " gradient", z_.backwards, TH, part == "tp attention" ? z_.a : z_.s);
+      add(tp, sum, part + " gradient", z_.backwards, TH, z_.a);
       if (!z_.sharded_stream) continue;
       add(tp, Op::kAllGather, part + " input", forwards + z_.backwards, TH, z_.a);
       add(tp, Op::kAllGather, part + " output gradient", z_.backwards, TH, z_.a);

@@ -21,7 +21,7 @@ void bias_gradient_rows(const BiasGradientArgs<T>& x, int64_t begin, int64_t end
 }  // namespace
 
 void bias_forward(const Context& ctx, const Tensor& b, const Matrix& y) {
-  with_real(y.dtype, [&]<typename Real>(Real) {
+  with_real(b.dtype, [&]<typename Real>(Real) {
     const BiasArgs<Real> args{.N = y.cols, .stride = y.stride, .b = b, .y = y};
     run_rows(ctx, y.rows, args, bias_rows_fast, bias_rows<Real>);
   });

@@ -89,7 +89,7 @@ void conv_gradient_rows(const ConvGradientArgs<T>& x, int64_t begin, int64_t end
 
 void conv_columns_forward(const Context& ctx, const ConvColumnsForward& x) {
   const int64_t T = x.z_TC.rows, C = x.z_TC.cols;
-  with_real(x.z_TC.dtype, [&]<typename Real>(Real) {
+  with_real(x.b0_C.dtype, [&]<typename Real>(Real) {
     const ConvArgs<Real> args{.sequence = &x.sequence,
                               .C = C,
                               .z_stride = x.z_TC.stride,
@@ -104,7 +104,7 @@ void conv_columns_forward(const Context& ctx, const ConvColumnsForward& x) {
 
 void conv_columns_backward(const Context& ctx, const ConvColumnsBackward& x) {
   const int64_t T = x.z_TC.rows, C = x.z_TC.cols;
-  with_real(x.z_TC.dtype, [&]<typename Real>(Real) {
+  with_real(x.b0_C.dtype, [&]<typename Real>(Real) {
     const ConvGradientArgs<Real> args{.sequence = &x.sequence,
                                       .C = C,
                                       .z_stride = x.z_TC.stride,

@@ -13,37 +13,51 @@ HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-const float* floats(const Cells<float>& cells) {
-  return reinterpret_cast<const float*>(cells.data());
+// The row of z of a token `steps` before t in the same segment.
+template <typename Z, typename Args>
+const Z* z_row(const Args& x, int64_t t, int64_t steps) {
+  return reinterpret_cast<const Z*>(x.z.data()) + (t - steps) * x.z_stride;
 }
-
-// z of token t - steps; null: before the document.
+// The row `steps` before a segment's first token, from its halo; null: before the document.
 template <typename Args>
-const float* z_row(const Args& x, const ConvNeighbours& p, int64_t t, int64_t steps) {
-  if (steps > p.position) return nullptr;
-  if (steps <= p.back) return floats(x.z) + (t - steps) * x.z_stride;
-  return floats(x.halo) + (p.halo * 2 + 2 - (steps - p.back)) * x.C;  // the older one first
+const float* halo_row(const Args& x, const ConvNeighbours& p, int64_t steps) {
+  if (p.back + steps > p.position) return nullptr;
+  return reinterpret_cast<const float*>(x.halo.data()) + (p.halo * 2 + 2 - steps) * x.C;
 }
 
-template <typename Count>
-HWY_INLINE V load_or_zero(const float* row, int64_t i, Count n) {
+// Calls use(rows of z of token t and of the two before it): in z, or before it, in the halo.
+template <typename Z, typename Args, typename Use>
+HWY_INLINE void with_rows_of(const Args& x, const ConvNeighbours& p, int64_t t, Use use) {
+  const Z* now = z_row<Z>(x, t, 0);
+  if (p.back >= 2) return use(now, z_row<Z>(x, t, 1), z_row<Z>(x, t, 2));
+  const ConvNeighbours first{0, 0, p.position - p.back, p.halo};  // of the segment
+  if (p.back == 1) return use(now, z_row<Z>(x, t, 1), halo_row(x, first, 1));
+  use(now, halo_row(x, first, 1), halo_row(x, first, 2));
+}
+template <typename Args, typename Use>
+HWY_INLINE void with_rows(const Args& x, const ConvNeighbours& p, int64_t t, Use use) {
+  x.z.dtype() == DType::kBF16 ? with_rows_of<bf16>(x, p, t, use)
+                              : with_rows_of<float>(x, p, t, use);
+}
+
+template <typename Z, typename Count>
+HWY_INLINE V load_or_zero(const Z* row, int64_t i, Count n) {
   return row ? load(row + i, n) : set(0);
 }
 
 void conv_rows(const ConvArgs<float>& x, int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) {
-    const ConvNeighbours p = neighbours_of(*x.sequence, t);
-    const float *z0 = z_row(x, p, t, 0), *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);
-    for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
-      const Pair w = load_pairs(x.w0, 2 * i, n);
-      // z before the document is 0, so that u before it is b0.
-      const V bias = load(x.b0, i, n), now = load(z0 + i, n);
-      const V before = load_or_zero(z1, i, n), oldest = load_or_zero(z2, i, n);
-      const V u_before = hn::MulAdd(w.a, oldest, hn::MulAdd(w.b, before, bias));
-      const V u = hn::MulAdd(w.a, before, hn::MulAdd(w.b, now, bias));
-      store_pairs({u_before, u}, x.columns, 2 * (t * x.C + i), n);
+  for (int64_t t = begin; t < end; ++t)
+    with_rows(x, neighbours_of(*x.sequence, t), t, [&](auto z0, auto z1, auto z2) HWY_ATTR {
+      for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
+        const Pair w = load_pairs(x.w0, 2 * i, n);
+        // z before the document is 0, so that u before it is b0.
+        const V bias = load(x.b0, i, n), now = load(z0 + i, n);
+        const V before = load_or_zero(z1, i, n), oldest = load_or_zero(z2, i, n);
+        const V u_before = hn::MulAdd(w.a, oldest, hn::MulAdd(w.b, before, bias));
+        const V u = hn::MulAdd(w.a, before, hn::MulAdd(w.b, now, bias));
+        store_pairs({u_before, u}, x.columns, 2 * (t * x.C + i), n);
+      });
     });
-  }
 }
 
 template <typename Count>
@@ -57,7 +71,7 @@ HWY_INLINE void add_pairs(Pair v, float* to, Count n) {
 // token's own u.
 void conv_border(const ConvGradientArgs<float>& x, const ConvNeighbours& p, int64_t t, float* dw0,
                  float* db0) {
-  const float *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);
+  const float *z1 = halo_row(x, p, 1), *z2 = halo_row(x, p, 2);
   float* dhalo = p.halo < 0 ? nullptr : reinterpret_cast<float*>(x.dhalo.data()) + p.halo * 2 * x.C;
   for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
     const Pair now = load_pairs(x.dcolumns, 2 * (t * x.C + i), n);
@@ -78,23 +92,24 @@ void conv_gradient_rows(const ConvGradientArgs<float>& x, int64_t begin, int64_t
   float *dw0 = partial, *db0 = partial + 2 * x.C;
   for (int64_t t = begin; t < end; ++t) {
     const ConvNeighbours p = neighbours_of(*x.sequence, t);
-    const float *z0 = z_row(x, p, t, 0), *z1 = z_row(x, p, t, 1);
-    float* dz = reinterpret_cast<float*>(x.dz.data()) + t * x.dz_stride;
-    for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
-      const Pair w = load_pairs(x.w0, 2 * i, n);
-      V du = load_pairs(x.dcolumns, 2 * (t * x.C + i), n).b, sent = load(dz + i, n);
-      if (p.ahead > 0) {
-        const Pair next = load_pairs(x.dcolumns, 2 * ((t + 1) * x.C + i), n);
-        V du_next = next.b;
-        if (p.ahead > 1)
-          du_next = hn::Add(du_next, load_pairs(x.dcolumns, 2 * ((t + 2) * x.C + i), n).a);
-        du = hn::Add(du, next.a);
-        sent = hn::MulAdd(w.a, du_next, sent);
-      }
-      store(hn::MulAdd(w.b, du, sent), dz + i, n);
-      add_to(du, db0 + i, n);
-      add_pairs({hn::Mul(du, load_or_zero(z1, i, n)), hn::Mul(du, load(z0 + i, n))}, dw0 + 2 * i,
-                n);
+    const int64_t to = t * x.dz_stride;
+    with_rows(x, p, t, [&](auto z0, auto z1, auto) HWY_ATTR {
+      for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
+        const Pair w = load_pairs(x.w0, 2 * i, n);
+        V du = load_pairs(x.dcolumns, 2 * (t * x.C + i), n).b, sent = load(x.dz, to + i, n);
+        if (p.ahead > 0) {
+          const Pair next = load_pairs(x.dcolumns, 2 * ((t + 1) * x.C + i), n);
+          V du_next = next.b;
+          if (p.ahead > 1)
+            du_next = hn::Add(du_next, load_pairs(x.dcolumns, 2 * ((t + 2) * x.C + i), n).a);
+          du = hn::Add(du, next.a);
+          sent = hn::MulAdd(w.a, du_next, sent);
+        }
+        store(hn::MulAdd(w.b, du, sent), x.dz, to + i, n);
+        add_to(du, db0 + i, n);
+        add_pairs({hn::Mul(du, load_or_zero(z1, i, n)), hn::Mul(du, load(z0 + i, n))}, dw0 + 2 * i,
+                  n);
+      });
     });
     if (p.back == 0) conv_border(x, p, t, dw0, db0);
   }

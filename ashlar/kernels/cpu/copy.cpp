@@ -49,11 +49,11 @@ void copy_elements(const Context& ctx, const Matrix& from, int64_t from_row, con
   copy_convert(in, out);
 }
 
-template <typename T>
+template <typename From, typename To = From>
 void add_elements(const std::byte* from, std::byte* to, int64_t count) {
-  const T* in = reinterpret_cast<const T*>(from);
-  T* out = reinterpret_cast<T*>(to);
-  for (int64_t i = 0; i < count; ++i) out[i] += in[i];
+  const From* in = reinterpret_cast<const From*>(from);
+  To* out = reinterpret_cast<To*>(to);
+  for (int64_t i = 0; i < count; ++i) out[i] = To(From(out[i]) + in[i]);
 }
 
 // use(element of the packed memory, element of the memory of runs, length) for every run.
@@ -93,9 +93,10 @@ void add(const Context& ctx, const Matrix& from, const Matrix& to) {
   if (ctx.meta() || to.rows * to.cols == 0) return;
   if (to.rows > 1 && is_dense(from) && is_dense(to))
     return cpu::add(ctx, as_one_row(from), as_one_row(to));
-  const auto add_part = to.dtype == DType::kF64   ? add_elements<double>
-                        : to.dtype == DType::kF32 ? add_elements<float>
-                                                  : add_elements<int64_t>;
+  const auto add_part = to.dtype == DType::kF64    ? add_elements<double>
+                        : to.dtype == DType::kF32  ? add_elements<float>
+                        : to.dtype == DType::kBF16 ? add_elements<float, bf16>
+                                                   : add_elements<int64_t>;
   for_each_part(ctx, to.rows, to.cols, to.dtype, [&](int64_t row, int64_t col, int64_t count) {
     add_part(at(from, row, col), at(to, row, col), count);
   });

@@ -54,6 +54,7 @@ void scatter_rows(const ScatterArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t)
     for (int64_t i = 0; i < x.H; ++i) {
       T sum = x.dm[t * x.H + i];
+      if (x.shared) sum += x.shared[t * x.H + i];
       for (int64_t j = 0, at = t * x.k; j < x.k; ++j, ++at) {
         const int64_t row = x.row_of_token[at];
         if (row >= 0)
@@ -195,6 +196,7 @@ void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
                                  .k = x.weight_Tk.shape[1],
                                  .identity = x.identity,
                                  .row_of_token = ints(x.plan.row_of_token_Tk),
+                                 .shared = x.shared_TH,
                                  .dx_rows = x.dx_rows_RH,
                                  .p = x.weight_Tk,
                                  .de = x.de_TH,

@@ -28,7 +28,7 @@ struct ScatterArgs {
   int64_t H, k;
   bool identity;
   const int32_t* row_of_token;
-  Cells<T> dx_rows, p, de, dm;
+  Cells<T> shared, dx_rows, p, de, dm;  // shared may be absent
 };
 void scatter_rows_fast(const ScatterArgs<float>& args, int64_t begin, int64_t end);
 

@@ -75,6 +75,7 @@ void scatter_rows(const ScatterArgs<float>& x, int64_t begin, int64_t end) {
     const int64_t to = t * x.H;
     for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
       V sum = load(x.dm, to + i, n);
+      if (x.shared) sum = hn::Add(load(x.shared, to + i, n), sum);
       for (int64_t choice = t * x.k; choice < (t + 1) * x.k; ++choice) {
         const int64_t row = x.row_of_token[choice];
         if (row >= 0)

@@ -181,7 +181,7 @@ void qk_rows(const QkArgs<T>& x, int64_t begin, int64_t end) {
 
 void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
                    const Tensor& q_sum_TKD) {
-  with_real(qkv.dtype, [&]<typename Real>(Real) {
+  with_real(q_sum_TKD.dtype, [&]<typename Real>(Real) {
     const QuerySumArgs<Real> args{.s = s, .qkv = qkv, .q_sum = q_sum_TKD};
     run_rows(ctx, qkv.shape[0], args, qk_query_sum_rows_fast, query_sum_rows<Real>);
   });
@@ -189,8 +189,8 @@ void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
 
 void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
   const int64_t T = x.sequence.num_tokens();
-  const Tensor none{.dtype = x.qkv.dtype};  // no gradient of a parameter, but scratch
-  with_real(x.qkv.dtype, [&]<typename Real>(Real) {
+  const Tensor none{.dtype = x.b1_C.dtype};  // no gradient of a parameter, but scratch
+  with_real(x.b1_C.dtype, [&]<typename Real>(Real) {
     const QkGradientArgs<Real> args{.s = x.shape,
                                     .sequence = &x.sequence,
                                     .rope = x.rope_PR,
@@ -207,7 +207,7 @@ void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
 
 void qk_forward(const Context& ctx, const QkForward& x) {
   const int64_t T = x.sequence.num_tokens();
-  with_real(x.qkv.dtype, [&]<typename Real>(Real) {
+  with_real(x.b1_C.dtype, [&]<typename Real>(Real) {
     const QkArgs<Real> args{.s = x.shape,
                             .sequence = &x.sequence,
                             .rope = x.rope_PR,
@@ -228,7 +228,7 @@ void qk_forward(const Context& ctx, const QkForward& x) {
 
 void qk_backward(const Context& ctx, const QkBackward& x) {
   const int64_t T = x.sequence.num_tokens();
-  with_real(x.qkv.dtype, [&]<typename Real>(Real) {
+  with_real(x.b1_C.dtype, [&]<typename Real>(Real) {
     const QkGradientArgs<Real> args{.s = x.shape,
                                     .sequence = &x.sequence,
                                     .rope = x.rope_PR,

@@ -1,8 +1,9 @@
-// How it works.  The arithmetic of qk.cpp on vectors along a head.  A head is described by the
-// its own channels and those of its partners in the mean (Head), so that queries and keys share one
-// path.  X is not kept: `mixed` makes a vector of it in registers wherever one is read, twice in
-// forward (norm; rotation) and twice in backward (<g, X>; dX).  Backward keeps dX of all heads of a
-// token in the task's scratch, because the mean couples them.
+// How it works.  The arithmetic of qk.cpp on vectors along a head.  A head is described by its own
+// channels and those of its partners in the mean (Head), so that queries and keys share one path.
+// X of one head at a time is on the stack, in fp32; only `mixed`, which makes it, depends on the
+// type Z of qkv and y.  Backward keeps dX of all heads of a token in the task's scratch, because the
+// mean couples them.
+#include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/cpu/qk_args.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,9 +21,16 @@ HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-const float* floats(const Cells<float>& cells) {
-  return reinterpret_cast<const float*>(cells.data());
+template <typename T = float>
+const T* elements(const Cells<float>& cells, int64_t at) {
+  return reinterpret_cast<const T*>(cells.data()) + at;
 }
+
+// X of a head, and the sums of its squares by lane.
+struct Mixed {
+  HWY_ALIGN float x[kMaxHeadDim];
+  V squares;
+};
 
 // A head and its partners, with which it is averaged: of a query its key; of a key its queries, or
 // (`summed`) one row that is their sum over all ranks.
@@ -38,48 +46,59 @@ Head head_of(const QkShape& s, int64_t head, bool summed) {
   return {head * s.D, j * local * s.D, summed ? 1 : local, true, j, 1.0f / float(s.G())};
 }
 
-// The first partner of a head of token t, in the token's row of all heads or among the sums.
+// The first partner of a head of token t, in the token's row of all dX or among the sums.
 const float* partners_of(const QkShape& s, const Head& head, int64_t t, const float* row,
                          const Cells<float>& sums) {
-  return head.key && sums ? floats(sums) + (t * s.K + head.index) * s.D : row + head.partner;
+  return head.key && sums ? elements(sums, (t * s.K + head.index) * s.D) : row + head.partner;
 }
 
-template <typename Count>
-HWY_INLINE V sum_of_heads(const float* first, int64_t num_heads, int64_t D, int64_t i, Count n) {
+template <typename T, typename Count>
+HWY_INLINE V sum_of_heads(const T* first, int64_t num_heads, int64_t D, int64_t i, Count n) {
   V sum = load(first + i, n);
   for (int64_t k = 1; k < num_heads; ++k) sum = hn::Add(sum, load(first + k * D + i, n));
   return sum;
 }
 
-// Vector i of Q_h or K_j before the norm, of the token with rows z of qkv and y.
-template <typename Args, typename Count>
-HWY_INLINE V mixed(const Args& x, const Head& head, const float* z, const float* partners,
-                   const float* y, int64_t i, Count n) {
-  const V others = sum_of_heads(partners, head.num_partners, x.s.D, i, n);
-  const V mean = hn::MulAdd(others, set(head.share), load(z + head.channel + i, n));
-  const V conv = hn::Add(load(y + head.channel + i, n), load(floats(x.b1) + head.channel + i, n));
-  return hn::MulAdd(mean, set(0.5f), conv);
+// Q_h or K_j before the norm, from rows z and y of the head's own channels and `count` partners.
+template <typename Z, typename P>
+HWY_INLINE void mix(const Head& head, int64_t D, const Z* z, const P* partners, int64_t count,
+                    const Z* y, const float* bias, Mixed& to) {
+  to.squares = set(0);
+  for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
+    const V others = sum_of_heads(partners, count, D, i, n);
+    const V mean = hn::MulAdd(others, set(head.share), load(z + i, n));
+    const V conv = hn::Add(load(y + i, n), load(bias + i, n));
+    const V v = hn::MulAdd(mean, set(0.5f), conv);
+    store(v, to.x + i, n);
+    to.squares = hn::MulAdd(v, v, to.squares);
+  });
 }
 
+template <typename Z, typename Args>
+HWY_INLINE void mixed(const Args& x, const Head& head, int64_t t, Mixed& to) {
+  const int64_t D = x.s.D;
+  const Z* row = elements<Z>(x.qkv, t * (x.s.C() + x.s.K * D));
+  const Z* y = elements<Z>(x.y, t * x.s.C() + head.channel);
+  const float* bias = elements(x.b1, head.channel);
+  if (head.key && x.q_sum) {
+    const float* sum = elements(x.q_sum, (t * x.s.K + head.index) * D);
+    return mix(head, D, row + head.channel, sum, 1, y, bias, to);
+  }
+  mix(head, D, row + head.channel, row + head.partner, head.num_partners, y, bias, to);
+}
+
+template <typename Z>
 void head_row(const QkArgs<float>& x, const Head& head, int64_t t) {
   const int64_t D = x.s.D;
-  const float* z = floats(x.qkv) + t * (x.s.C() + x.s.K * D);
-  const float* partners = partners_of(x.s, head, t, z, x.q_sum);
-  const float* y = floats(x.y) + t * x.s.C();
-  V squares = set(0);
-  for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
-    const V v = mixed(x, head, z, partners, y, i, n);
-    squares = hn::MulAdd(v, v, squares);
-  });
-  const float norm = std::sqrt(sum_of_lanes(squares) + float(x.s.eps));
+  Mixed own;
+  mixed<Z>(x, head, t, own);
+  const float norm = std::sqrt(sum_of_lanes(own.squares) + float(x.s.eps));
   const V scale = set(std::sqrt(float(D)) / norm * (head.key ? x.tau[head.index] : 1.0f));
   const Cells<float>& hat = head.key ? x.khat : x.qhat;
   const int64_t heads = head.key ? x.s.K : x.s.N, to = (t * heads + head.index) * D;
   (head.key ? x.n_k : x.n_q).set(t * heads + head.index, norm);
   rotate(
-      x, t, false,
-      [&](int64_t i, auto n)
-          HWY_ATTR { return hn::Mul(scale, mixed(x, head, z, partners, y, i, n)); },
+      x, t, false, [&](int64_t i, auto n) HWY_ATTR { return hn::Mul(scale, load(own.x + i, n)); },
       [&](V v, int64_t i, auto n) HWY_ATTR { store(v, hat, to + i, n); });
 }
 
@@ -103,35 +122,35 @@ void value_row(const QkArgs<float>& x, int64_t t) {
              delayed);
 }
 
-void qk_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
+template <typename Z>
+void qk_rows_of(const QkArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    for (int64_t h = 0; h < x.s.N + x.s.K; ++h) head_row(x, head_of(x.s, h, bool(x.q_sum)), t);
+    for (int64_t h = 0; h < x.s.N + x.s.K; ++h) head_row<Z>(x, head_of(x.s, h, bool(x.q_sum)), t);
     value_row(x, t);
   }
 }
 
 // Puts dX of one head into dx; returns the head's share of dtau, which counts for keys.
+template <typename Z>
 HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t,
                                float* dx) {
   const int64_t D = x.s.D;
-  const float* z = floats(x.qkv) + t * (x.s.C() + x.s.K * D);
-  const float* partners = partners_of(x.s, head, t, z, x.q_sum);
-  const float* y = floats(x.y) + t * x.s.C();
   const int64_t heads = head.key ? x.s.K : x.s.N, row = t * heads + head.index;
-  const float* g = floats(head.key ? x.dkhat : x.dqhat) + row * D;
+  const float* g = elements(head.key ? x.dkhat : x.dqhat, row * D);
+  Mixed own;
+  mixed<Z>(x, head, t, own);
   const float norm = (head.key ? x.n_k : x.n_q)[row], root = std::sqrt(float(D));
   rotate(
       x, t, true, [&](int64_t i, auto n) HWY_ATTR { return load(g + i, n); },
       [&](V v, int64_t i, auto n) HWY_ATTR { store(v, dx + i, n); });
   V sum = set(0);
-  for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
-    sum = hn::MulAdd(load(dx + i, n), mixed(x, head, z, partners, y, i, n), sum);
-  });
+  for_lanes(D, [&](int64_t i, auto n)
+                   HWY_ATTR { sum = hn::MulAdd(load(dx + i, n), load(own.x + i, n), sum); });
   const float along = sum_of_lanes(sum) / norm;  // <g, X / n>
   const V scale = set(root / norm * (head.key ? x.tau[head.index] : 1.0f)),
           back = set(along / norm);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
-    const V across = hn::NegMulAdd(mixed(x, head, z, partners, y, i, n), back, load(dx + i, n));
+    const V across = hn::NegMulAdd(load(own.x + i, n), back, load(dx + i, n));
     store(hn::Mul(scale, across), dx + i, n);
   });
   return root * along;
@@ -158,13 +177,15 @@ void value_gradient(const QkGradientArgs<float>& x, int64_t t) {
   if (p.first && p.halo >= 0) copy_row(x.dv, from + current, x.dhalo_vd, p.halo * delayed, delayed);
 }
 
-void qk_gradient_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end, float* partial) {
+template <typename Z>
+void qk_gradient_rows_of(const QkGradientArgs<float>& x, int64_t begin, int64_t end,
+                         float* partial) {
   const int64_t C = x.s.C(), heads = x.s.N + x.s.K;
   float *dtau = partial, *db1 = partial + x.s.K, *dx = db1 + C;
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t h = 0; h < heads; ++h) {
       const Head head = head_of(x.s, h, bool(x.dq_sum));
-      const float dtau_share = head_gradient(x, head, t, dx + head.channel);
+      const float dtau_share = head_gradient<Z>(x, head, t, dx + head.channel);
       if (head.key) dtau[head.index] += dtau_share;
     }
     for (int64_t h = 0; h < heads; ++h) mean_gradient(x, head_of(x.s, h, bool(x.dq_sum)), t, dx);
@@ -177,23 +198,25 @@ void qk_gradient_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end
   }
 }
 
-void query_sum_rows(const QuerySumArgs<float>& x, int64_t begin, int64_t end) {
+template <typename Z>
+void query_sum_rows_of(const QuerySumArgs<float>& x, int64_t begin, int64_t end) {
   const int64_t D = x.s.D, local = x.s.N / x.s.K;
   for (int64_t t = begin; t < end; ++t)
     for (int64_t j = 0; j < x.s.K; ++j) {
-      const float* first = floats(x.qkv) + t * (x.s.C() + x.s.K * D) + j * local * D;
+      const Z* first = elements<Z>(x.qkv, t * (x.s.C() + x.s.K * D) + j * local * D);
       for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
         store(sum_of_heads(first, local, D, i, n), x.q_sum, (t * x.s.K + j) * D + i, n);
       });
     }
 }
 
-void query_gradient_sum_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end,
-                             float* dx) {
+template <typename Z>
+void query_gradient_sum_rows_of(const QkGradientArgs<float>& x, int64_t begin, int64_t end,
+                                float* dx) {
   const int64_t D = x.s.D, local = x.s.N / x.s.K;
   for (int64_t t = begin; t < end; ++t)
     for (int64_t h = 0; h < x.s.N; ++h) {
-      head_gradient(x, head_of(x.s, h, false), t, dx);
+      head_gradient<Z>(x, head_of(x.s, h, false), t, dx);
       const bool first = h % local == 0;
       const int64_t to = (t * x.s.K + h / local) * D;
       for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
@@ -201,6 +224,25 @@ void query_gradient_sum_rows(const QkGradientArgs<float>& x, int64_t begin, int6
         store(first ? v : hn::Add(load(x.dq_sum, to + i, n), v), x.dq_sum, to + i, n);
       });
     }
+}
+
+bool is_bf16(const Cells<float>& cells) {
+  return cells.dtype() == DType::kBF16;
+}
+
+void qk_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
+  (is_bf16(x.qkv) ? qk_rows_of<bf16> : qk_rows_of<float>)(x, begin, end);
+}
+void qk_gradient_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end, float* partial) {
+  (is_bf16(x.qkv) ? qk_gradient_rows_of<bf16> : qk_gradient_rows_of<float>)(x, begin, end, partial);
+}
+void query_sum_rows(const QuerySumArgs<float>& x, int64_t begin, int64_t end) {
+  (is_bf16(x.qkv) ? query_sum_rows_of<bf16> : query_sum_rows_of<float>)(x, begin, end);
+}
+void query_gradient_sum_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end,
+                             float* dx) {
+  (is_bf16(x.qkv) ? query_gradient_sum_rows_of<bf16> : query_gradient_sum_rows_of<float>)(x, begin,
+                                                                                          end, dx);
 }
 
 }  // namespace

@@ -31,15 +31,12 @@ void copy_row(const Cells<float>& from, int64_t at, const Cells<float>& to, int6
 void head_row(const HeadsArgs<float>& x, int64_t t, int64_t head) {
   const HeadOffsets p = head_offsets(x.s, t, head);
   const Cells<float>& hat = p.key ? x.khat : x.qhat;
-  const float* row = floats(x.qkv, p.in_qkv);
+  const auto own = [&](int64_t i, auto n) HWY_ATTR { return load(x.qkv, p.in_qkv + i, n); };
   const auto write = [&](V v, int64_t i, auto n) HWY_ATTR { store(v, hat, p.in_hat + i, n); };
-  if (!x.q_norm) {
-    const auto own = [&](int64_t i, auto n) HWY_ATTR { return load(row + i, n); };
-    return rotate(x, t, false, own, write);
-  }
+  if (!x.q_norm) return rotate(x, t, false, own, write);
   V squares = set(0);
   for_lanes(x.s.D, [&](int64_t i, auto n) HWY_ATTR {
-    const V v = load(row + i, n);
+    const V v = own(i, n);
     squares = hn::MulAdd(v, v, squares);
   });
   const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / float(x.s.D) + float(x.s.eps));
@@ -47,7 +44,7 @@ void head_row(const HeadsArgs<float>& x, int64_t t, int64_t head) {
   const float* w = floats(p.key ? x.k_norm : x.q_norm, 0);
   const V scale = set(rstd), offset = set(float(x.s.weight_offset));
   const auto normed = [&](int64_t i, auto n) HWY_ATTR {
-    return hn::Mul(hn::Add(offset, load(w + i, n)), hn::Mul(load(row + i, n), scale));
+    return hn::Mul(hn::Add(offset, load(w + i, n)), hn::Mul(own(i, n), scale));
   };
   rotate(x, t, false, normed, write);
 }
@@ -63,17 +60,17 @@ void heads_rows(const HeadsArgs<float>& x, int64_t begin, int64_t end) {
 // Takes the head's turned gradient g through its norm; adds to dw.
 void norm_gradient(const HeadsGradientArgs<float>& x, const HeadOffsets& p, const float* g,
                    float* dw) {
-  const float *row = floats(x.qkv, p.in_qkv), *w = floats(p.key ? x.k_norm : x.q_norm, 0);
+  const float* w = floats(p.key ? x.k_norm : x.q_norm, 0);
   const float rstd = (p.key ? x.rstd_k : x.rstd_q)[p.rstd];
   const V offset = set(float(x.s.weight_offset));
   const auto weight = [&](int64_t i, auto n) HWY_ATTR { return hn::Add(offset, load(w + i, n)); };
   V sum = set(0);
   for_lanes(x.s.D, [&](int64_t i, auto n) HWY_ATTR {
-    sum = hn::MulAdd(hn::Mul(load(g + i, n), weight(i, n)), load(row + i, n), sum);
+    sum = hn::MulAdd(hn::Mul(load(g + i, n), weight(i, n)), load(x.qkv, p.in_qkv + i, n), sum);
   });
   const V scale = set(rstd), mean = set(sum_of_lanes(sum) * rstd / float(x.s.D));
   for_lanes(x.s.D, [&](int64_t i, auto n) HWY_ATTR {
-    const V own = load(g + i, n), normed = hn::Mul(load(row + i, n), scale);
+    const V own = load(g + i, n), normed = hn::Mul(load(x.qkv, p.in_qkv + i, n), scale);
     add_to(hn::Mul(own, normed), dw + i, n);
     const V across = hn::NegMulAdd(normed, mean, hn::Mul(own, weight(i, n)));
     store(hn::Mul(scale, across), x.dqkv, p.in_qkv + i, n);

@@ -42,29 +42,57 @@ void read_weights(const Args& x, const Block& block, Rows weights) {
     for (int64_t j = 0; j < x.taps; ++j) weights[j][c] = from[c * x.taps + x.taps - 1 - j];
 }
 
-// Where x of a token and of the tokens before it lies, in a block.
+// x of a token and of the tokens before it, in a block: rows of elements R.
+template <typename R>
 struct Inputs {
-  const float* row[kMostTaps];
+  R row[kMostTaps];
 };
-template <typename Args>
-Inputs inputs_of(const Args& x, const Block& block, int64_t t) {
-  alignas(64) static constexpr float kZeros[kChannels] = {};
-  const float* own = reinterpret_cast<const float*>(x.x.data()) + t * x.x_stride + block.begin;
-  const float* halo = reinterpret_cast<const float*>(x.halo.data());
-  const ConvNeighbours p = neighbours_of(*x.sequence, t);
-  Inputs inputs;
+
+alignas(64) constexpr float kZeros[kChannels] = {};
+
+// Rows as pointers, where none of them is in the halo; Z: the type of x.
+template <typename Z, typename Args>
+Inputs<const Z*> pointers_of(const Args& x, const Block& block, const ConvNeighbours& p,
+                             int64_t t) {
+  const Z* own = reinterpret_cast<const Z*>(x.x.data()) + t * x.x_stride + block.begin;
+  Inputs<const Z*> inputs;
   for (int64_t j = 0; j < x.taps; ++j)
-    if (j > p.position)
-      inputs.row[j] = kZeros;
-    else if (j <= p.back)
-      inputs.row[j] = own - j * x.x_stride;
-    else
-      inputs.row[j] = halo + ((p.halo + 1) * (x.taps - 1) - (j - p.back)) * x.C + block.begin;
+    inputs.row[j] = j > p.position ? reinterpret_cast<const Z*>(kZeros) : own - j * x.x_stride;
   return inputs;
 }
 
-template <typename Count>
-HWY_INLINE V convolved(const Rows weights, const Inputs& inputs, int64_t taps, int64_t i, Count n) {
+// The rows as copies, where some are in the halo.
+template <typename Args>
+Inputs<const float*> copies_of(const Args& x, const Block& block, const ConvNeighbours& p,
+                               int64_t t, Rows copies) {
+  Inputs<const float*> inputs;
+  for (int64_t j = 0; j < x.taps; ++j) {
+    const bool here = j <= p.back;
+    const int64_t in_halo = ((p.halo + 1) * (x.taps - 1) - (j - p.back)) * x.C;
+    const int64_t at = (here ? (t - j) * x.x_stride : in_halo) + block.begin;
+    for (int64_t c = 0; c < block.count; ++c)
+      copies[j][c] = j > p.position ? 0 : (here ? x.x : x.halo)[at + c];
+    inputs.row[j] = copies[j];
+  }
+  return inputs;
+}
+
+// Calls use(inputs of token t).
+template <typename Args, typename Use>
+HWY_INLINE void with_inputs(const Args& x, const Block& block, int64_t t, Use use) {
+  const ConvNeighbours p = neighbours_of(*x.sequence, t);
+  HWY_ALIGN Rows copies;
+  if (std::min(x.taps - 1, p.position) > p.back)
+    use(copies_of(x, block, p, t, copies));
+  else if (x.x.dtype() == DType::kBF16)
+    use(pointers_of<bf16>(x, block, p, t));
+  else
+    use(pointers_of<float>(x, block, p, t));
+}
+
+template <typename R, typename Count>
+HWY_INLINE V convolved(const Rows weights, const Inputs<R>& inputs, int64_t taps, int64_t i,
+                       Count n) {
   V sum = set(0);
   for (int64_t j = taps - 1; j >= 0; --j)
     sum = hn::MulAdd(load(weights[j] + i, n), load(inputs.row[j] + i, n), sum);
@@ -80,13 +108,13 @@ void short_conv_rows(const ShortConvArgs<float>& x, int64_t begin, int64_t end) 
   for_blocks(x.C, [&](const Block& block) HWY_ATTR {
     HWY_ALIGN Rows weights;
     read_weights(x, block, weights);
-    for (int64_t t = begin; t < end; ++t) {
-      const Inputs inputs = inputs_of(x, block, t);
-      for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
-        const V s = convolved(weights, inputs, x.taps, i, n);
-        store(silu(s).value, x.y, t * x.C + block.begin + i, n);
+    for (int64_t t = begin; t < end; ++t)
+      with_inputs(x, block, t, [&](const auto& inputs) HWY_ATTR {
+        for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
+          const V s = convolved(weights, inputs, x.taps, i, n);
+          store(silu(s).value, x.y, t * x.C + block.begin + i, n);
+        });
       });
-    }
   });
 }
 
@@ -99,14 +127,15 @@ struct Scratch {
 // Computes ds of a token; of one of the task's own adds to dweights.
 void token_gradient(const ShortConvGradientArgs<float>& x, const Block& block, int64_t t, bool own,
                     Scratch& scratch) {
-  const Inputs inputs = inputs_of(x, block, t);
   float* to = scratch.ds(t);
-  for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
-    const V s = convolved(scratch.weights, inputs, x.taps, i, n);
-    const V ds = hn::Mul(load(x.dy, t * x.C + block.begin + i, n), silu(s).slope);
-    store(ds, to + i, n);
-    for (int64_t j = 0; own && j < x.taps; ++j)
-      add_to(hn::Mul(ds, load(inputs.row[j] + i, n)), scratch.dweights[j] + i, n);
+  with_inputs(x, block, t, [&](const auto& inputs) HWY_ATTR {
+    for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
+      const V s = convolved(scratch.weights, inputs, x.taps, i, n);
+      const V ds = hn::Mul(load(x.dy, t * x.C + block.begin + i, n), silu(s).slope);
+      store(ds, to + i, n);
+      for (int64_t j = 0; own && j < x.taps; ++j)
+        add_to(hn::Mul(ds, load(inputs.row[j] + i, n)), scratch.dweights[j] + i, n);
+    });
   });
 }
 
