@@ -4,7 +4,8 @@
 //
 // Shapes   matrices of equal rows and cols; tensors of equal numel, whatever their shapes.
 // Types    copy, copy_rows: both of one type, or each F64, F32 or BF16 (to nearest even).
-//          add: both F64, F32 or I64, or F32 to BF16 (the sum is rounded).  fill: 0 in every type, else F64 or F32.
+//          add: both F64, F32 or I64, or F32 to BF16 (the sum is rounded).  fill: 0 in every type,
+//          else F64 or F32.
 //          copy_from_runs, copy_to_runs: both of one type.  upload, download: I32, for download
 //          I64 too; numbers: F32 or F64.
 // Limits   from and to share no element; no two pairs of copy_rows write one row.

@@ -8,18 +8,29 @@ namespace {
 
 // All have one type and size; each of `streams` tensors is read or written once.
 Trace::Scope count(const Context& ctx, std::string_view op, int64_t flop, int64_t streams,
-                   const Tensor& x, std::initializer_list<Tensor> others = {}) {
+                   const Tensor& x, std::initializer_list<Tensor> others = {},
+                   const PackedRows& packed = {}) {
   ASHLAR_ASSERT(is_stream(x.dtype));
   for (const Tensor& other : others)
     ASHLAR_ASSERT(other.dtype == x.dtype && other.numel() == x.numel());
-  return ctx.record(op, x.dtype, {flop * x.numel(), streams * x.bytes()});
+  int64_t bytes = streams * x.bytes();
+  if (const Operand* operand = packed.operand) {
+    ASHLAR_ASSERT(packs_in_update(ctx, packed, x.numel()));
+    const int64_t both = operand->forward.bytes() + operand->backward.bytes();
+    bytes += x.numel() * both / operand->w.numel();
+  }
+  return ctx.record(op, x.dtype, {flop * x.numel(), bytes});
 }
 
 }  // namespace
 
+bool packs_in_update(const Context& ctx, const PackedRows& packed, int64_t numel) {
+  return cpu::packs_in_update(ctx, packed, numel);
+}
+
 void adamw(const Context& ctx, const AdamW& x) {
   ASHLAR_ASSERT(x.step.step >= 1);
-  const auto call = count(ctx, "adamw", 15, 7, x.w, {x.g, x.m, x.v});
+  const auto call = count(ctx, "adamw", 15, 7, x.w, {x.g, x.m, x.v}, x.packed);
   cpu::adamw(ctx, x);
 }
 
@@ -29,7 +40,7 @@ void muon_momentum(const Context& ctx, const MuonMomentum& x) {
 }
 
 void muon_apply(const Context& ctx, const MuonApply& x) {
-  const auto call = count(ctx, "muon_apply", 3, 3, x.w, {x.x});
+  const auto call = count(ctx, "muon_apply", 3, 3, x.w, {x.x}, x.packed);
   cpu::muon_apply(ctx, x);
 }
 

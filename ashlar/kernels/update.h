@@ -9,15 +9,25 @@
 //          arXiv:2502.16982.
 // Types    w g m v: F32 or F64 of one type.  g is scaled by grad_scale while read (clipping, mean
 //          over tokens).
-// Cost     AdamW reads w g m v and writes w m v: 28 bytes an element in fp32.  Bandwidth-bound.
+// Cost     AdamW reads w g m v and writes w m v: 28 bytes an element in fp32; with PackedRows also
+//          the packed forms.  Bandwidth-bound.
 // Numerics AdamW and Muon: the bits of an element depend on its inputs alone, not on where its
 //          tensor begins or ends, so a tensor may be updated in pieces.  Sums of squares: fp32
 //          lanes within blocks of 4096 elements, fp64 over blocks in order.
 #pragma once
 
-#include "ashlar/kernels/context.h"
+#include "ashlar/kernels/linear.h"
 
 namespace ashlar::kernels {
+
+// Rows [row, ...) of the G N rows of a weight that products read in packed form.  An update of
+// these rows refreshes the packed forms of each block of them while it is in cache.
+struct PackedRows {
+  const Operand* operand = nullptr;  // null: none
+  int64_t row = 0;
+};
+// Whether an update of `numel` elements can do so; else `pack` does it after all updates.
+bool packs_in_update(const Context&, const PackedRows&, int64_t numel);
 
 struct AdamWStep {
   double lr, beta1, beta2, eps, decay;
@@ -28,6 +38,7 @@ struct AdamW {
   AdamWStep step;
   Tensor g;
   Tensor w, m, v;  // updated
+  PackedRows packed = {};
 };
 void adamw(const Context&, const AdamW&);
 
@@ -45,6 +56,7 @@ struct MuonApply {
   double lr, decay, lambda;
   Tensor x;
   Tensor w;  // updated
+  PackedRows packed = {};
 };
 void muon_apply(const Context&, const MuonApply&);
 

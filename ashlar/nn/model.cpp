@@ -155,9 +155,11 @@ void Model::pack(const Context& ctx) const {
   for (int64_t unit = 0; unit < num_units(); ++unit) pack(ctx, unit);
 }
 
-void Model::pack(const Context& ctx, int64_t unit) const {
+void Model::pack(const Context& ctx, int64_t unit,
+                 std::span<const kernels::Operand* const> except) const {
   for (const kernels::Operand* operand : operands_of_unit_[size_t(unit)])
-    kernels::pack(ctx, *operand);
+    if (std::find(except.begin(), except.end(), operand) == except.end())
+      kernels::pack(ctx, *operand);
 }
 
 ModelCall Model::call(const TokenExchanges& tokens, const kernels::Sequence& sequence,

@@ -125,8 +125,10 @@ class Model {
   const ModelMemory& memory() const { return memory_; }
   const ModelWeights& weights() const { return weights_; }
   const Weight& head() const { return weights_.head(); }
-  void pack(const kernels::Context& ctx) const;                // all units
-  void pack(const kernels::Context& ctx, int64_t unit) const;  // after every change of its weights
+  void pack(const kernels::Context& ctx) const;  // all units
+  // After every change of its weights.  except: operands that were packed with the change.
+  void pack(const kernels::Context& ctx, int64_t unit,
+            std::span<const kernels::Operand* const> except = {}) const;
   // residency: brings weights before they are used; absent if all of them stay here.  All experts
   // are local; techniques put their own exchanges into the call.
   ModelCall call(const TokenExchanges&, const kernels::Sequence&, const Tensor& ids_T,

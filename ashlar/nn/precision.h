@@ -11,7 +11,7 @@ namespace ashlar::nn {
 // bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64, F64}.
 struct Types {
   DType stream;      // residual stream, statistics, parameters, gradients
-  DType activation;  // inputs of products, kept for the products' gradients
+  DType activation;  // inputs and outputs of products, and their gradients
   DType compute;     // type in which products are computed
   static Types of(DType compute);
 };

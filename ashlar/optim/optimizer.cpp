@@ -108,12 +108,14 @@ void Optimizer::adamw(const Context& ctx, double lr, double grad_scale) const {
                          .g = p.gradient,
                          .w = p.value,
                          .m = states_[i].first,
-                         .v = states_[i].second});
+                         .v = states_[i].second,
+                         .packed = packed(i)});
   }
 }
 
 void Optimizer::apply_muon(const Context& ctx, double lr) const {
-  for (const Parameter& p : parameters_) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
     if (!is_muon(p)) continue;
     const MatrixShape matrix = matrix_shape(p);
     const double lambda =
@@ -122,7 +124,8 @@ void Optimizer::apply_muon(const Context& ctx, double lr) const {
                               .decay = p.decay ? spec_.weight_decay : 0.0,
                               .lambda = lambda,
                               .x = p.gradient,
-                              .w = p.value});
+                              .w = p.value,
+                              .packed = packed(i)});
   }
 }
 

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "ashlar/kernels/context.h"
+#include "ashlar/kernels/update.h"
 #include "ashlar/optim/matrices.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/logical.h"
@@ -32,6 +32,9 @@ class Optimizer {
   Optimizer(Allocator&, std::vector<Parameter> parameters, const OptimSpec&, DType compute,
             std::unique_ptr<Matrices> matrices = nullptr);
 
+  // Updates refresh the packed forms of the rows of each parameter, in the order of parameters().
+  void pack_in_updates(std::vector<kernels::PackedRows> rows) { packed_ = std::move(rows); }
+
   // Sum of squares of the gradients whose first copy is here, so that all ranks' sums add up to
   // that of the whole; non-finite if any element is.
   double gradient_squares(const kernels::Context&);
@@ -46,12 +49,16 @@ class Optimizer {
   std::vector<Piece> pieces(bool to_write = false) const;
 
  private:
+  kernels::PackedRows packed(size_t parameter) const {
+    return packed_.empty() ? kernels::PackedRows{} : packed_[parameter];
+  }
   void adamw(const kernels::Context&, double lr, double grad_scale) const;
   void apply_muon(const kernels::Context&, double lr) const;
   std::vector<Parameter> parameters_;
   OptimSpec spec_;
   Arena arena_;
   std::vector<ParameterState> states_;
+  std::vector<kernels::PackedRows> packed_;
   std::vector<double> squares_;  // sums of squares, one for each gradient whose first copy is here
   std::unique_ptr<Matrices> matrices_;
   int64_t num_steps_ = 0;

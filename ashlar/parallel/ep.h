@@ -16,7 +16,8 @@
 //                 "expert input gradients"  a H, as "expert results", backward
 //                 "expert rows recompute"  as "expert rows", backward, but for the last two rounds
 //
-// a: bytes of the activation type.  A dry run, which has no tokens, sends the bytes of an even load.
+// a: bytes of the activation type.  A dry run, which has no tokens, sends the bytes of an even
+// load.
 //
 // Source   GShard, arXiv:2006.16668; dropless: MegaBlocks, arXiv:2211.15841.
 // Memory   rooms of the branch (nn/moe.h): Share::expert_rows times the rows of an even load.

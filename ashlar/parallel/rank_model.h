@@ -33,6 +33,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ashlar/kernels/update.h"
 #include "ashlar/nn/model.h"
 #include "ashlar/optim/matrices.h"
 #include "ashlar/parallel/losses.h"
@@ -84,8 +85,8 @@ class RankModel {
   // Fills weights and buffers from the recipe's seed; they are then gathered and packed.
   void initialize();
   // To be called after values of parameters() were written.  Begins to gather whole weights, which
-  // are packed before they are read.
-  void weights_changed();
+  // are packed before they are read.  by_updates: by those that packed packed_rows() (zero.h).
+  void weights_changed(bool by_updates = false);
 
   // Runs forward and backward of micro_batches_per_step() micro-batches in the order of the program
   // (program.h).  Forgets gradients and loads of the step before.  Adds up gradients of the mean
@@ -115,6 +116,7 @@ class RankModel {
   // The parts of the trained tensors that are kept here: values, and gradients, which are valid
   // from reduce on.
   const std::vector<Parameter>& parameters() const;
+  const std::vector<kernels::PackedRows>& packed_rows() const;  // of parameters(): see zero.h
   // The cuts that ZeRO makes of a unit among the ranks that share it.
   const Shards& shards_of(int64_t unit) const;
   // Zero::gather_cost, of this step or evaluation.

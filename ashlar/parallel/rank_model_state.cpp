@@ -21,8 +21,12 @@ void RankModel::initialize() {
   weights_changed();
 }
 
-void RankModel::weights_changed() {
-  zero_->weights_changed();
+void RankModel::weights_changed(bool by_updates) {
+  zero_->weights_changed(by_updates);
+}
+
+const std::vector<kernels::PackedRows>& RankModel::packed_rows() const {
+  return zero_->packed_rows();
 }
 
 const std::vector<Parameter>& RankModel::parameters() const {

@@ -74,6 +74,7 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
   }
   if (sharded()) lay_out_shards(allocator);
   list_parameters();
+  list_packed_rows(ctx);
 }
 
 std::pair<int64_t, int64_t> Zero::units_of(int64_t block) const {
@@ -101,9 +102,9 @@ void Zero::begin(std::span<const nn::Use> uses) {
 
 // --- weights ---
 
-void Zero::weights_changed() {
+void Zero::weights_changed(bool by_updates) {
   for (size_t u = 0; u < units_.size(); ++u) finish_gather(int64_t(u));
-  for (Unit& unit : units_) unit.ready = false;
+  for (Unit& unit : units_) unit.ready = false, unit.updated = by_updates;
   if (!sharded()) return;
   operand_slot_ = {kNobody, kNobody};
   if (overlap_)
@@ -127,7 +128,8 @@ void Zero::bring(const Context& ctx, int64_t unit) {
     if (!u.gathering) start_gather(unit);
     finish_gather(unit);
   }
-  model_.pack(ctx, unit);
+  using Operands = std::span<const kernels::Operand* const>;
+  model_.pack(ctx, unit, u.updated ? Operands(packed_in_updates_) : Operands());
   u.ready = true;
 }
 

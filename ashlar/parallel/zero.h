@@ -50,6 +50,7 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/kernels/update.h"
 #include "ashlar/nn/model.h"
 #include "ashlar/parallel/mesh.h"
 #include "ashlar/parallel/placement.h"
@@ -95,9 +96,12 @@ class Zero final : public nn::Residency {
   void need_root(const kernels::Context& ctx);
   // To be called after the last backward of the step: reduces the remaining gradients and waits.
   void finish_gradients(const kernels::Context&);
+  // Where updates of parameters() can refresh the packed forms of their rows, in that order: rows
+  // of operands that are updated whole here, without shards.
+  const std::vector<kernels::PackedRows>& packed_rows() const { return packed_rows_; }
   // To be called after values of parameters() were written: begins to gather them; they are packed
-  // before they are read.
-  void weights_changed();
+  // before they are read.  by_updates: updates have packed packed_rows().
+  void weights_changed(bool by_updates = false);
 
   void acquire(const kernels::Context&, const nn::Use&) override;
   void release(const kernels::Context&, const nn::Use&) override;
@@ -108,6 +112,7 @@ class Zero final : public nn::Residency {
     bool gathering = false, reducing = false;
     bool overwrites = false;       // the gradients in reduction are the first of the step
     bool ready = false;            // its operands are packed from the current weights
+    bool updated = false;          // those in packed_in_updates_ are
     int64_t num_gathers = 0;       // since begin
     std::vector<Range> kept;       // this rank's
     std::vector<int64_t> kept_at;  // where these begin in weights_ and gradients_
@@ -146,6 +151,7 @@ class Zero final : public nn::Residency {
   }
   void lay_out_shards(Allocator&);
   void list_parameters();
+  void list_packed_rows(const kernels::Context&);
   void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&);
   void add_parameter(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&,
                      const Range& part, const Tensor& value, const Tensor& gradient);
@@ -184,6 +190,8 @@ class Zero final : public nn::Residency {
   std::vector<Block> blocks_;
   std::vector<Parameter> parameters_;
   std::vector<nn::ParameterInfo> infos_;
+  std::vector<kernels::PackedRows> packed_rows_;
+  std::vector<const kernels::Operand*> packed_in_updates_;  // operands of packed_rows_
   std::vector<int64_t> counts_;
   // The block in each slot.
   std::array<int64_t, 2> weight_slot_{-1, -1}, operand_slot_{-1, -1}, gradient_slot_{-1, -1};

@@ -155,6 +155,34 @@ void Zero::list_parameters() {
   ASHLAR_ASSERT(next == model_.flat().ranges.size());
 }
 
+void Zero::list_packed_rows(const kernels::Context& ctx) {
+  packed_rows_.resize(parameters_.size());
+  if (sharded()) return;
+  size_t range = 0, next = 0;  // of the flat layout's ranges and of parameters_
+  for (const nn::Stored& stored : model_.weights().tensors) {
+    if (stored.is_buffer()) continue;
+    const kernels::Operand& operand = stored.weight->operand;
+    const size_t first = next;
+    bool packs = stored.is_operand() && stored.is_packed;
+    int64_t numel = 0;  // of the parameters so far
+    for (size_t i = 0; i < stored.logical.size(); ++i) {
+      if (stored.rows[i] == stored.rows[i + 1]) continue;
+      for (const int64_t end = numel + model_.flat().ranges[range++].numel; numel < end; ++next) {
+        const int64_t count = parameters_[next].value.numel();
+        packs = packs && numel % operand.k() == 0;
+        if (packs) packed_rows_[next] = {&operand, numel / operand.k()};
+        packs = packs && packs_in_update(ctx, packed_rows_[next], count);
+        numel += count;
+      }
+    }
+    if (packs)
+      packed_in_updates_.push_back(&operand);
+    else
+      for (size_t i = first; i < next; ++i) packed_rows_[i] = {};
+  }
+  ASHLAR_ASSERT(next == parameters_.size());
+}
+
 // `at`: the place of these elements in the flat state.
 void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
                        const nn::FlatRange& at) {

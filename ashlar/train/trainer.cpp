@@ -22,6 +22,7 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
       optimizer_(make_optimizer(allocator, compute)),
       balancer_(make_balancer(allocator)) {
   ASHLAR_ASSERT(memory || allocator.device() == Device::kMeta);
+  optimizer_.pack_in_updates(model_.packed_rows());
 }
 
 optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) const {
@@ -118,7 +119,7 @@ void Trainer::apply(const StepStats& stats) {
   optimizer_.step(ctx_, learning_rate(step_), clip * target_correction());
   if (recipe().balance.scope == BalanceScope::kGlobalBatch)
     balancer_.update(ctx_, model_.step_loads(), balance_factor());
-  weights_changed();
+  model_.weights_changed(/*by_updates=*/true);
 }
 
 void Trainer::skip() {

@@ -123,7 +123,7 @@ void check_products(const gemm::Engine& engine, const AmxDims& d, const std::vec
                        {groups.count * engine.num_panels(columns) * engine.panel_bytes(depth)});
   };
   const Tensor forward = packed(d.N, d.K), backward = packed(d.K, d.N);
-  gemm::pack_operand(ctx, engine, groups.count, d.N, d.K, w_GNK, forward.data, backward.data);
+  gemm::pack_operand(ctx, engine, {w_GNK, forward, backward});
   gemm::multiply(ctx, engine, groups, d.N, d.K, x, forward.data, y, false);
   gemm::multiply(ctx, engine, groups, d.K, d.N, dy, backward.data, dx, false);
   gemm::reduce(ctx, engine, groups, d.N, d.K, dy, x, dw_GNK.as<float>(), true);

@@ -221,6 +221,64 @@ TEST(Update, NonFiniteElementsAreFound) {
   }
 }
 
+// An update with AdamW and one with Muon, each of a part of the rows; packed with the updates where
+// that is possible, else, or if not `at_once`, afterwards.
+std::vector<Output> update_packed(Bench& b, const Shape& shape, bool at_once, bool& packs) {
+  const Context& ctx = b.context();
+  Operand operand{b.stream("w", shape), {}, {}};
+  const int64_t G = operand.groups(), N = operand.n(), K = operand.k();
+  const OperandLayout layout = operand_layout(ctx, G, N, K, b.precision().product, true);
+  if (layout.forward_numel) operand.forward = b.zeros(layout.dtype, {layout.forward_numel});
+  if (layout.backward_numel) operand.backward = b.zeros(layout.dtype, {layout.backward_numel});
+  const Shape rows{G * N, K};
+  const Tensor w = operand.w.view(rows), g = b.stream("g", rows), m = b.stream("m", rows),
+               v = b.stream("v", rows, 1.5);
+  const PackedRows first{&operand, 0}, second{&operand, 32};
+  packs = at_once && packs_in_update(ctx, first, 32 * K) &&
+          packs_in_update(ctx, second, (G * N - 32) * K);
+  const AdamWStep step = {
+      .lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .step = 3};
+  adamw(ctx, {.step = step,
+              .g = g.slice(0, 32),
+              .w = w.slice(0, 32),
+              .m = m.slice(0, 32),
+              .v = v.slice(0, 32),
+              .packed = packs ? first : PackedRows{}});
+  muon_apply(ctx, {.lr = 0.1,
+                   .decay = 0.1,
+                   .lambda = 0.5,
+                   .x = g.slice(32, G * N),
+                   .w = w.slice(32, G * N),
+                   .packed = packs ? second : PackedRows{}});
+  if (!packs) pack(ctx, operand);
+  std::vector<Output> outputs{{"w", operand.w}};
+  if (operand.forward) outputs.push_back({"forward", operand.forward});
+  if (operand.backward) outputs.push_back({"backward", operand.backward});
+  return outputs;
+}
+
+TEST(Update, PackingWithTheUpdateGivesTheBitsOfPack) {
+  for (const Shape& shape : {Shape{64, 96}, Shape{3, 64, 32}, Shape{48, 33}}) {
+    int num_packed = 0;
+    expect_same_bits(
+        fmt::format("N={} K={}", shape[shape.ndim() - 2], shape[shape.ndim() - 1]),
+        [&](Bench& b) {
+          bool packs;
+          std::vector<Output> outputs = update_packed(b, shape, true, packs);
+          num_packed += packs;
+          return outputs;
+        },
+        [&](Bench& b) {
+          bool packs;
+          return update_packed(b, shape, false, packs);
+        });
+    const bool whole_blocks = shape[shape.ndim() - 1] != 33;
+    const bool has_path = supported_isas().back() >= Isa::kAvx512;
+    EXPECT_LE(num_packed > 0, whole_blocks);
+    EXPECT_GE(num_packed > 0, whole_blocks && has_path);
+  }
+}
+
 TEST(Update, MetaRecordsBytes) {
   Trace trace;
   trace.start();

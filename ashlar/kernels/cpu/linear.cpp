@@ -107,13 +107,7 @@ OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int6
 }
 
 void pack(const Context& ctx, const Operand& w) {
-  if (ctx.meta()) return;
-  // Both engines over F32 elements, exact and rounding, read the same panels.
-  Context fast = ctx;
-  fast.reference = false;
-  const Engine& engine = *gemm::engine_for(fast, w.forward.dtype);
-  ASHLAR_ASSERT(engine.element == w.forward.dtype);
-  gemm::pack_operand(ctx, engine, w.groups(), w.n(), w.k(), w.w, w.forward.data, w.backward.data);
+  if (!ctx.meta()) gemm::pack_operand(ctx, gemm::packing_engine(ctx, w.forward.dtype), w);
 }
 
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,

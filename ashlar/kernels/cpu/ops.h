@@ -157,6 +157,7 @@ decltype(kernels::balance_update) balance_update;
 decltype(kernels::adamw) adamw;
 decltype(kernels::muon_momentum) muon_momentum;
 decltype(kernels::muon_apply) muon_apply;
+decltype(kernels::packs_in_update) packs_in_update;
 decltype(kernels::sum_of_squares) sum_of_squares;
 decltype(kernels::first_non_finite) first_non_finite;
 

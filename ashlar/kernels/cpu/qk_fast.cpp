@@ -1,8 +1,8 @@
 // How it works.  The arithmetic of qk.cpp on vectors along a head.  A head is described by its own
 // channels and those of its partners in the mean (Head), so that queries and keys share one path.
 // X of one head at a time is on the stack, in fp32; only `mixed`, which makes it, depends on the
-// type Z of qkv and y.  Backward keeps dX of all heads of a token in the task's scratch, because the
-// mean couples them.
+// type Z of qkv and y.  Backward keeps dX of all heads of a token in the task's scratch, because
+// the mean couples them.
 #include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/cpu/qk_args.h"
 

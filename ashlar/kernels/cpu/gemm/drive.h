@@ -33,9 +33,13 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate);
 
 // Both forms of w [G, N, K]: panels of its transpose for x W^T, and panels of itself for dy W (may
-// be null).
-void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t N,
-                  int64_t K, const Tensor& w, std::byte* forward, std::byte* backward);
+// be absent).
+void pack_operand(const Context& ctx, const Engine& engine, const Operand& w);
+
+// The rows that are packed at a time for both forms: the rows of all groups are cut into blocks of
+// that many.  0: the forms of such a weight are packed one after the other.
+int64_t rows_packed_at_once(const Engine& engine, const Operand& w);
+void pack_row_block(const Engine& engine, const Operand& w, int64_t block);
 
 // Panels of B_g [K, N] from w, whose groups [K, N] (or [N, K] if transposed) follow each other.
 void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,

@@ -16,4 +16,13 @@ const Engine* engine_for(const Context& ctx, DType compute) {
   return &f32_engine(true);
 }
 
+const Engine& packing_engine(const Context& ctx, DType element) {
+  // Both engines over F32 elements, exact and rounding, read the same panels.
+  Context fast = ctx;
+  fast.reference = false;
+  const Engine& engine = *engine_for(fast, element);
+  ASHLAR_ASSERT(engine.element == element);
+  return engine;
+}
+
 }  // namespace ashlar::kernels::cpu::gemm

@@ -152,6 +152,9 @@ template <typename T>
 // Null where the plain reference serves: fp64, or the reference asked for.
 const Engine* engine_for(const Context& ctx, DType compute);
 
+// The engine that packs panels of this element type.
+const Engine& packing_engine(const Context& ctx, DType element);
+
 const Engine& f32_engine(bool round);  // any isa()
 const Engine& bf16_engine();           // AVX-512 BF16
 const Engine& amx_engine();

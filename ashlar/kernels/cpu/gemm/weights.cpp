@@ -23,26 +23,32 @@ void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, 
   });
 }
 
-void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t N,
-                  int64_t K, const Tensor& w, std::byte* forward, std::byte* backward) {
-  constexpr int64_t kLine = 64;
-  const int64_t block_size = engine.width;
-  const bool aligned = (uintptr_t(forward) | uintptr_t(backward)) % kLine == 0;
-  if (!backward || !engine.pack_both || w.dtype != DType::kF32 || N % block_size ||
-      K % block_size || !aligned) {
-    pack_weights(ctx, engine, num_groups, K, N, w, true, forward);
-    if (backward) pack_weights(ctx, engine, num_groups, N, K, w, false, backward);
-    return;
-  }
-  const int64_t blocks = N / block_size, forward_bytes = engine.panel_bytes(K),
-                backward_bytes = engine.panel_bytes(N),
-                group_bytes = K / block_size * backward_bytes;
-  ctx.threads->run(num_groups * blocks, [&](int64_t i, int) {
-    const int64_t g = i / blocks, block = i % blocks;
-    engine.pack_both(
-        Source{w.data, w.dtype, K}.at(i * block_size, 0), K, forward + i * forward_bytes,
-        backward + g * group_bytes + block * engine.panel_bytes(block_size), backward_bytes);
-  });
+int64_t rows_packed_at_once(const Engine& engine, const Operand& w) {
+  constexpr uintptr_t kLine = 64;
+  const bool aligned = (uintptr_t(w.forward.data) | uintptr_t(w.backward.data)) % kLine == 0;
+  const bool whole = w.n() % engine.width == 0 && w.k() % engine.width == 0;
+  return w.backward && engine.pack_both && w.w.dtype == DType::kF32 && whole && aligned
+             ? engine.width
+             : 0;
+}
+
+void pack_row_block(const Engine& engine, const Operand& w, int64_t block) {
+  const int64_t N = w.n(), K = w.k(), size = engine.width, blocks = N / size;
+  const int64_t backward_bytes = engine.panel_bytes(N), group_bytes = K / size * backward_bytes;
+  engine.pack_both(
+      Source{w.w.data, w.w.dtype, K}.at(block * size, 0), K,
+      w.forward.data + block * engine.panel_bytes(K),
+      w.backward.data + block / blocks * group_bytes + block % blocks * engine.panel_bytes(size),
+      backward_bytes);
+}
+
+void pack_operand(const Context& ctx, const Engine& engine, const Operand& w) {
+  const int64_t G = w.groups(), N = w.n(), K = w.k();
+  if (const int64_t size = rows_packed_at_once(engine, w))
+    return ctx.threads->run(G * N / size,
+                            [&](int64_t block, int) { pack_row_block(engine, w, block); });
+  pack_weights(ctx, engine, G, K, N, w.w, true, w.forward.data);
+  if (w.backward) pack_weights(ctx, engine, G, N, K, w.w, false, w.backward.data);
 }
 
 }  // namespace ashlar::kernels::cpu::gemm

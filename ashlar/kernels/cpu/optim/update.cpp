@@ -1,7 +1,9 @@
 #include <atomic>
 #include <cstring>
 
+#include "ashlar/core/function_ref.h"
 #include "ashlar/core/rounding.h"
+#include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/optim/update_args.h"
 
@@ -23,12 +25,26 @@ int64_t partial_size(int64_t n) {
   return blocks_per_partial * kSumBlock;
 }
 
+// update(begin, end) for tasks of elements of w.  Where rows are packed, a task is a block of them,
+// which is packed as soon as it has been updated.
+void for_tasks(const Context& ctx, const Tensor& w, const PackedRows& packed,
+               function_ref<void(int64_t begin, int64_t end)> update) {
+  if (!packed.operand) return parallel_for(*ctx.threads, w.numel(), kGrain, update);
+  const Operand& operand = *packed.operand;
+  const gemm::Engine& engine = gemm::packing_engine(ctx, operand.forward.dtype);
+  const int64_t rows = gemm::rows_packed_at_once(engine, operand), size = rows * operand.k();
+  ctx.threads->run(w.numel() / size, [&](int64_t block, int) {
+    update(block * size, (block + 1) * size);
+    gemm::pack_row_block(engine, operand, packed.row / rows + block);
+  });
+}
+
 template <typename T>
 void adamw_all(const Context& ctx, const AdamW& x) {
   const AdamWFactors<T> factors = adamw_factors<T>(x.step);
   T *w = x.w.as<T>(), *m = x.m.as<T>(), *v = x.v.as<T>();
   const T* g = x.g.as<T>();
-  parallel_for(*ctx.threads, x.w.numel(), kGrain, [&](int64_t i, int64_t end) {
+  for_tasks(ctx, x.w, x.packed, [&](int64_t i, int64_t end) {
     if constexpr (std::is_same_v<T, float>) {
       if (!ctx.reference) return adamw_fast(factors, w + i, g + i, m + i, v + i, end - i);
     }
@@ -51,8 +67,9 @@ void muon_momentum_all(const Context& ctx, const MuonMomentum& c) {
 }
 
 // y = keep y + alpha x
-void axpby(const Context& ctx, double alpha, const Tensor& x, double keep, const Tensor& y) {
-  parallel_for(*ctx.threads, x.numel(), kGrain, [&](int64_t i, int64_t end) {
+void axpby(const Context& ctx, double alpha, const Tensor& x, double keep, const Tensor& y,
+           const PackedRows& packed) {
+  for_tasks(ctx, y, packed, [&](int64_t i, int64_t end) {
     const int64_t n = end - i;
     if (fast(ctx, x))
       return axpby_fast(float(alpha), x.as<float>() + i, float(keep), y.as<float>() + i, n);
@@ -82,6 +99,13 @@ int64_t first_non_finite_reference(const T* x, int64_t n) {
 
 }  // namespace
 
+bool packs_in_update(const Context& ctx, const PackedRows& packed, int64_t numel) {
+  const Operand& w = *packed.operand;
+  if (!w.forward) return false;
+  const int64_t rows = gemm::rows_packed_at_once(gemm::packing_engine(ctx, w.forward.dtype), w);
+  return rows > 0 && packed.row % rows == 0 && numel % (rows * w.k()) == 0;
+}
+
 void adamw(const Context& ctx, const AdamW& x) {
   if (ctx.meta()) return;
   x.w.dtype == DType::kF64 ? adamw_all<double>(ctx, x) : adamw_all<float>(ctx, x);
@@ -94,7 +118,7 @@ void muon_momentum(const Context& ctx, const MuonMomentum& x) {
 
 void muon_apply(const Context& ctx, const MuonApply& x) {
   if (ctx.meta()) return;
-  axpby(ctx, -x.lambda, x.x, 1 - x.lr * x.decay, x.w);
+  axpby(ctx, -x.lambda, x.x, 1 - x.lr * x.decay, x.w, x.packed);
 }
 
 void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
