@@ -31,8 +31,7 @@
 //            maps                2 dk dv          beta: 2 B dk + B dv + 2 dk dv + 4 dk dk more
 //            maps of gradients   2 dk dv          beta: 2 B dk + 2 B dv + 4 dk dv more
 // Memory   temporary tiles from ctx.workspace, one set per thread.
-// Numerics a token's bits depend only on tokens up to it.  No exponent is above 0; with AMX none is
-//          above 60, and a first token that passes less than e^-60 passes nothing.  The same bits
+// Numerics a token's bits depend only on tokens up to it.  No exponent is above 0.  The same bits
 //          for any number of threads.
 #pragma once
 

@@ -43,8 +43,8 @@ TEST(RecurrenceTiles, AreTheTokenRecurrence) {
 }
 
 // a = 1 passes all of the state, a = 1e-4 next to nothing of it after two tokens; both in turns, so
-// that sums of logarithms inside a tile reach -300 and stay there.  With -3 a part of a tile on AMX
-// has more than 16 tokens.
+// that sums of logarithms inside a tile reach -300 and stay there.  With -3 a segment of channel
+// gates on AMX has more than 16 tokens.
 TEST(RecurrenceTiles, ExtremeGatesStayExact) {
   for (const double log_a : {0.0, -3.0, -9.2, -80.0})
     for (RecurrenceCase& c :

@@ -1,16 +1,13 @@
-// The decays of one head inside a part of a tile, moved into what its products read and write.
+// The decays of one head inside a tile (tile_decay.h), as the products on AMX read them.
 //
-// With c_i the sum of log a over the part's tokens up to i, the recurrence of a head or token decay
-// is the one without decay of other values and outputs, and with gates of channels that of other
-// queries and keys; M is the state:
+// Decays of a head or a token are factors of rows.  Gates of channels are factors of the elements
+// of queries and keys, relative to the first token s of a segment, so that pairs are one product:
 //
-//   w_j' = e^(-c_j) w_j    o_i = e^(c_i) o_i'          M after the part = e^(c_end) M'
-//   k_j' = e^(-c_j) k_j    q_i' = e^(c_i) q_i          where the delta rule reads, k_i e^(c_i)
+//   x_i . k_j e^(c_i - c_j) = (x_i e^(c_i - c_s)) . (k_j e^(c_s - c_j))        j <= i, s <= i
 //
-// A part ends before the token at which e^(c_i) would fall below kFaintest in any channel; usual
-// gates leave a tile whole.  So no factor overflows, bf16 rounds relative to each number, and what
-// token i reads depends on tokens up to it alone.  What a first token would pass by less than
-// kFaintest does not pass.
+// A segment ends before the token at which e^(c_i - c_s) would fall below kFaintest in any channel;
+// a tile of usual gates is one segment.  No factor overflows, bf16 rounds relative to each, and the
+// pairs of token i depend on tokens up to it alone.
 #pragma once
 
 #include "ashlar/kernels/cpu/recurrence/amx_passes.h"
@@ -23,29 +20,32 @@ inline constexpr int64_t kTile = Recurrence::kTile;
 class Decays {
  public:
   Decays(const RecurrenceArgs& x, Pieces<float>& memory);
-  // Fills the factors of the part that begins with the tile, and returns it.
-  Tile begin(int64_t h, const Tile& tile);
+  void begin(int64_t h, const Tile& tile);
 
   bool none() const { return x_.decay == Decay::kNone; }
   bool channels() const { return x_.decay == Decay::kChannel; }
-  bool rows() const { return !none() && !channels(); }
-  // e^(c_i) and e^(-c_i): of rows or, of channels, of elements in rows of padded(dk).
+  // Factors of rows or, of channels, of elements in rows of padded(dk).
   const float* in() const { return in_; }
-  const float* inverse() const { return inverse_; }
+  const float* out() const { return out_; }
   const float* whole() const { return whole_; }  // [padded(dk)]: e^(c_end)
-  // Clears the rows of a state that do not pass the first token.
-  void drop(float* state, int64_t cols) const;
-  bool drops(int64_t channel) const { return drops_ && dropped_[channel] != 0; }
+  PairDecays pairs(int64_t n, int64_t rows) const { return {between_, n, rows}; }
+
+  // Gates of channels: fills later [first, end) and earlier [0, end) of the segment that begins at
+  // token `first`, and returns its end.
+  int64_t segment(int64_t first) const;
+  float* later(int64_t i) const { return later_ + i * stride_; }
+  float* earlier() const { return earlier_; }
 
  private:
-  int64_t begin_rows(int64_t h, const Tile& tile);
-  int64_t begin_channels(int64_t h, const Tile& tile);
+  void begin_rows(int64_t h, const Tile& tile);
+  void begin_channels(int64_t h, const Tile& tile);
 
   const RecurrenceArgs& x_;
   const RowOps<float>& ops_;
   const int64_t stride_;
-  bool drops_ = false;
-  float *a_, *in_, *inverse_, *whole_, *dropped_;
+  int64_t n_ = 0;
+  float *between_, *in_, *out_, *whole_;
+  float *a_ = nullptr, *later_ = nullptr, *earlier_ = nullptr;  // [kTile, padded(dk)]
 };
 
 }  // namespace ashlar::kernels::cpu::amx

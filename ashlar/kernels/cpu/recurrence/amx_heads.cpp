@@ -8,10 +8,6 @@ namespace {
 // Below it beta counts as this: the gradient of beta is divided by beta.
 constexpr float kLeastBeta = 1e-18f;
 
-bool same(const Tile& a, const Tile& b) {
-  return a.begin == b.begin && a.end == b.end;
-}
-
 }  // namespace
 
 Heads::Heads(const RecurrenceArgs& x, int64_t cols, bool backward, Pieces<float>& memory)
@@ -21,36 +17,38 @@ Heads::Heads(const RecurrenceArgs& x, int64_t cols, bool backward, Pieces<float>
       dk_(padded(x.shape.dk)),
       max_dv_(padded(cols)),
       backward_(backward) {
-  const int64_t keys = kTile * dk_, values = kTile * max_dv_, state = dk_ * max_dv_,
-                pairs = kTile * kPairs;
+  const int64_t keys = kTile * dk_, values = kTile * max_dv_, state = dk_ * max_dv_;
+  // Rows of a segment of a tile, rounded up, may end this far behind it.
+  constexpr int64_t kPairsSize = (kTile + kBlock) * kPairs;
   const auto halves = [&](std::initializer_list<bf16**> all, int64_t count) {
     for (bf16** to : all) *to = reinterpret_cast<bf16*>(memory.take(count / 2));
   };
   const auto floats = [&](std::initializer_list<float**> all, int64_t count) {
     for (float** to : all) *to = memory.take(count);
   };
-  halves({&q_rows_, &k_rows_, &q_in_, &k_in_, &k_out_, &kt_panels_, &kt_, &k_panels_}, keys);
-  halves({&p_, &s_}, pairs);
-  floats({&kk_, &l_}, pairs);
-  halves({&m_panels_}, state);
-  halves({&v_, &w_, &w_panels_, &tmp_panels_}, values);
-  floats({&x_rows_}, values);
+  halves({&q_, &k_, &kt_panels_, &kt_rows_, &q_in_, &k_in_, &k_out_, &keys_tmp_}, keys);
+  halves({&p_, &s_}, kPairsSize);
+  floats({&qk_, &kk_, &l_}, kPairsSize);
+  halves({&m_, &m_panels_}, state);
+  halves({&v_, &w_rows_, &w_panels_, &w_out_panels_, &tmp_, &tmp_panels_}, values);
+  floats({&w_, &att_}, values);
   const auto if_backward = [&](int64_t count) { return backward ? count : 0; };
-  halves({&q_panels_, &k_read_panels_, &qt_, &k_read_t_}, if_backward(keys));
-  halves({&pt_, &st_, &dp_, &dl_, &dpt_, &dlt_, &pairs_panels_}, if_backward(pairs));
-  halves({&m_, &d_panels_, &dt_panels_, &mt_panels_}, if_backward(state));
-  halves({&wt_panels_, &do_, &do_panels_, &du_, &du_panels_}, if_backward(values));
+  halves({&q_panels_, &k_panels_, &qt_rows_, &x_later_}, if_backward(keys));
+  halves({&pt_, &st_, &tmp_pairs_, &dp_, &dl_, &dpt_, &dlt_}, if_backward(kPairsSize));
+  halves({&d_panels_, &dt_panels_, &mt_panels_}, if_backward(state));
+  halves({&wt_panels_, &do_, &do_in_, &do_panels_, &do_in_panels_, &du_, &du_in_, &du_in_panels_,
+          &w_out_},
+         if_backward(values));
   floats({&dw_}, if_backward(values));
-  floats({&dq_sum_, &dk_sum_, &dq_, &dk_read_, &dk_pairs_, &dk_state_}, if_backward(keys));
+  floats({&dq_sum_, &dk_sum_, &dq_, &dk_read_, &dk_pairs_, &dk_state_, &product_},
+         if_backward(keys));
   floats({&gates_}, if_backward(2 * keys + dk_));
-  floats({&saved_}, if_backward(state));
 }
 
 void Heads::begin_group(int64_t j, const ValueColumns& columns) {
   j_ = j;
   columns_ = columns;
   dv_ = padded(columns.cols);
-  packed_ = {};
   ASHLAR_ASSERT(dv_ <= max_dv_);
 }
 
@@ -65,138 +63,134 @@ void Heads::prefetch_tile(const Matrix& m, int64_t head, int64_t width) const {
 
 void Heads::begin(const Tile& tile, bool reads) {
   tile_ = tile;
-  reads_ = reads;
-  adds_ = false;
-  prefetch_tile(x_.k, j_, x_.shape.dk);
-  if (reads) prefetch_tile(x_.q, j_, x_.shape.dk);
-  pack(tile);
-}
-
-void Heads::pack(const Tile& part) {
-  part_ = packed_ = part;
-  n_ = part.size();
+  n_ = tile.size();
   rows_ = round_up(n_, kBlock);
+  reads_ = reads;
   const int64_t dk = x_.shape.dk;
-  to_rows(rows_of(x_.k, j_, dk), 1, nullptr, rows_, dk_, k_rows_);
-  if (reads_) to_rows(rows_of(x_.q, j_, dk), 1, nullptr, rows_, dk_, q_rows_);
-  if (!decays_.channels()) pack_products(q_rows_, k_rows_, k_rows_);
-}
-
-// Forms and pairs of the rows that products read: q, the keys that read, and those that write.
-void Heads::pack_products(const bf16* q, const bf16* k_read, const bf16* k) {
-  q_ = q;
-  k_read_ = k_read;
-  k_ = k;
-  to_panels(keys(k), 1, nullptr, rows_, dk_, rows_, k_panels_);
-  to_transposed_rows(k_panels_, rows_, dk_, kt_);
-  if (reads_ || delta()) to_transposed_panels(k, rows_, dk_, kt_panels_);
-  const auto pairs = [&](const bf16* from, float* to) {
-    multiply(rows_, rows_, {{from, dk_, kt_panels_, dk_, dk_}}, to, kPairs, Sums::kSet,
+  prefetch_tile(x_.k, j_, dk);
+  to_rows(rows_of(x_.k, j_, dk), 1, nullptr, rows_, dk_, k_);
+  if (reads) {
+    prefetch_tile(x_.q, j_, dk);
+    to_rows(rows_of(x_.q, j_, dk), 1, nullptr, rows_, dk_, q_);
+  }
+  if (decays_.channels()) return;
+  bf16* panels = backward_ ? k_panels_ : keys_tmp_;
+  to_panels(k_, rows_, dk_, rows_, panels);
+  to_transposed_rows(panels, rows_, dk_, kt_rows_, kPairs);
+  to_transposed_panels(k_, dk_, rows_, dk_, kt_panels_);
+  if (reads)
+    multiply(rows_, rows_, {{q_, dk_, kt_panels_, dk_, dk_}}, qk_, kPairs, Sums::kSet,
              Blocks::kLower);
-  };
-  if (delta()) pairs(k_read, kk_);
-  if (!reads_) return;
-  pairs(q, l_);
-  keep_pairs(l_, false, n_, rows_, p_);
-  if (!backward_) return;
-  transpose_pairs(p_, pt_);
-  to_panels(keys(q), 1, nullptr, rows_, dk_, rows_, q_panels_);
-  to_transposed_rows(q_panels_, rows_, dk_, qt_);
-  if (!delta() || k_read == k) return;
-  to_panels(keys(k_read), 1, nullptr, rows_, dk_, rows_, k_read_panels_);
-  to_transposed_rows(k_read_panels_, rows_, dk_, k_read_t_);
+  if (delta())
+    multiply(rows_, rows_, {{k_, dk_, kt_panels_, dk_, dk_}}, kk_, kPairs, Sums::kSet,
+             Blocks::kLower);
+  if (!reads || !backward_) return;
+  to_panels(q_, rows_, dk_, rows_, q_panels_);
+  to_transposed_rows(q_panels_, rows_, dk_, qt_rows_, kPairs);
 }
 
-void Heads::transpose_pairs(const bf16* x, bf16* to) {
-  to_panels({as_bytes(x), DType::kBF16, rows_, kPairs, kPairs}, 1, nullptr, rows_, kPairs, rows_,
-            pairs_panels_);
-  to_transposed_rows(pairs_panels_, rows_, kPairs, to);
-}
-
-void Heads::begin_part(int64_t h, int64_t t) {
-  const Tile part = decays_.begin(h, {t, tile_.end, tile_.starts && t == tile_.begin});
-  if (!same(part, packed_)) pack(part);
-  part_.starts = part.starts;
+// Makes the decays of a head, and its own forms of queries and keys.
+void Heads::begin_head(int64_t h) {
+  decays_.begin(h, tile_);
   if (delta()) {
     const Cells<float> beta(x_.beta_TH);
     for (int64_t i = 0; i < n_; ++i)
-      beta_[i] = std::max(kLeastBeta, beta[(part_.begin + i) * x_.shape.H + h]);
+      beta_[i] = std::max(kLeastBeta, beta[(tile_.begin + i) * x_.shape.H + h]);
   }
-  const auto scale = float(x_.shape.scale);
-  for (int64_t i = 0; i < n_; ++i) factors_[i] = decays_.rows() ? scale * decays_.in()[i] : scale;
-  if (!decays_.channels()) return;
-  if (reads_) to_rows_by(keys(q_rows_), decays_.in(), rows_, dk_, q_in_);
-  if (delta()) to_rows_by(keys(k_rows_), decays_.in(), rows_, dk_, k_in_);
-  to_rows_by(keys(k_rows_), decays_.inverse(), rows_, dk_, k_out_);
-  pack_products(q_in_, k_in_, k_out_);
+  if (decays_.channels()) {
+    segment_pairs();
+    if (reads_) to_rows_by(keys(q_), decays_.in(), rows_, dk_, q_in_);
+    if (delta()) to_rows_by(keys(k_), decays_.in(), rows_, dk_, k_in_);
+    to_rows_by(keys(k_), decays_.out(), rows_, dk_, k_out_);
+    if (reads_ && backward_) return;
+    to_panels(k_out_, rows_, dk_, rows_, keys_tmp_);
+    to_transposed_rows(keys_tmp_, rows_, dk_, kt_rows_, kPairs);
+  } else if (reads_) {
+    to_rows(keys(q_), 1, decays_.in(), rows_, dk_, q_in_);
+  }
 }
 
-// Panels of fp32 rows.
-void Heads::panels_of(const float* rows, int64_t num, bf16* to, int64_t depth) {
-  to_panels(values(rows, num), 1, nullptr, num, dv_, depth, to);
+void Heads::segment_pairs() {
+  for_segments([&](int64_t first, int64_t end, int64_t rows) {
+    const int64_t depth = round_up(end, kBlock);
+    const auto part = [&](const bf16* x) { return keys(x).row_range(first, end); };
+    to_rows_by(keys(k_).row_range(0, end), decays_.earlier(), depth, dk_, keys_tmp_);
+    to_transposed_panels(keys_tmp_, dk_, depth, dk_, kt_panels_);
+    const auto pairs = [&](const bf16* x, float* to) {
+      to_rows_by(part(x), decays_.later(first), rows, dk_, keys_tmp_);
+      multiply(rows, depth, {{keys_tmp_, dk_, kt_panels_, dk_, dk_}}, to + first * kPairs, kPairs);
+    };
+    if (reads_) pairs(q_, qk_);
+    if (delta()) pairs(k_, kk_);
+  });
 }
 
-// x becomes W', and w_panels_ its panels.
+// Panels of fp32 rows, times factors.
+void Heads::panels_of(const float* rows, int64_t num, const float* factors, bf16* to,
+                      int64_t depth) {
+  to_rows(values(rows, num), 1, factors, num, dv_, tmp_);
+  to_panels(tmp_, num, dv_, depth, to);
+}
+
+// x becomes W, and w_panels_ its panels.
 void Heads::solve(float* x) {
   for (int64_t first = 0; first < rows_; first += kBlock) {
     float* own = x + first * dv_;
     const bf16* s = s_ + first * kPairs;
     if (first > 0)
       multiply(kBlock, dv_, {{s, kPairs, w_panels_, rows_, first}}, own, dv_, Sums::kAdd);
-    panels_of(own, kBlock, tmp_panels_, kBlock);
+    panels_of(own, kBlock, nullptr, tmp_panels_, kBlock);
     multiply(kBlock, dv_, {{s + first, kPairs, tmp_panels_, kBlock, kBlock}}, own, dv_, Sums::kAdd);
-    panels_of(own, kBlock, w_panels_ + first * kBlock, rows_);
+    panels_of(own, kBlock, nullptr, w_panels_ + first * kBlock, rows_);
   }
 }
 
-// Fills w_panels_.
-void Heads::write(int64_t h, const float* M, const Solved& solved) {
-  const Matrix v = values_of(x_.v, h);
-  const float* factors = if_rows(decays_.inverse());
-  if (has_state() && (reads_ || delta()))
-    to_panels(values(M, dk_), 1, nullptr, dk_, dv_, dk_, m_panels_);
-  if (!delta()) return to_panels(v, 1, factors, rows_, dv_, rows_, w_panels_);
-  to_rows(v, 1, nullptr, rows_, dv_, v_);
-  keep_earlier(kk_, beta_, n_, rows_, l_);
-  invert_blocks(l_, rows_, s_);
-  if (has_state()) multiply(rows_, dv_, {{k_read_, dk_, m_panels_, dk_, dk_}}, x_rows_, dv_);
-  amx::write({v_, beta_, factors, n_, rows_, dv_}, has_state(), x_rows_);
-  solve(x_rows_);
-  if (!solved.w) return;
-  to_rows(values(x_rows_, n_), 1, nullptr, n_, dv_, solved.w);
-  std::copy_n(s_, n_ * kPairs, solved.s);
-}
-
-void Heads::forward_part(int64_t h, float* M, const Matrix& out, const Solved& solved) {
-  if (has_state()) decays_.drop(M, dv_);
-  write(h, M, solved);
-  alignas(64) float block[kBlock * kBlock];
-  if (out.data) {
-    const Term pairs{p_, kPairs, w_panels_, rows_, rows_, Zeros::kAbove},
-        state{q_, dk_, m_panels_, dk_, has_state() ? dk_ : 0};
-    const Matrix to = values_of(out, h);
-    for (int64_t c = 0; c < to.cols; c += kBlock)
-      for (int64_t i = 0; i < n_; i += kBlock) {
-        block_of(i, c, {pairs, state}, block);
-        store_rows(
-            block, kBlock, factors_ + i,
-            to.row_range(i, std::min(n_, i + kBlock)).columns(c, std::min(to.cols, c + kBlock)));
-      }
-  }
-  for (int64_t c = 0; c < dv_; c += kBlock)
-    for (int64_t i = 0; i < dk_; i += kBlock) {
-      block_of(i, c, {{kt_, kPairs, w_panels_, rows_, rows_}}, block);
-      add_to_state(block, decays_.whole() + i, has_state(), dv_, M + i * dv_ + c);
+// Fills w_rows_, w_panels_ and w_out_panels_.
+void Heads::write(int64_t h, const Solved& solved) {
+  const float* out = decays_.none() || decays_.channels() ? nullptr : decays_.out();
+  if (!delta()) {
+    to_rows(values_of(x_.v, h), 1, nullptr, rows_, dv_, w_rows_);
+    to_panels(w_rows_, rows_, dv_, rows_, w_panels_);
+    if (out) {
+      to_rows({as_bytes(w_rows_), DType::kBF16, n_, dv_, dv_}, 1, out, rows_, dv_, tmp_);
+      to_panels(tmp_, rows_, dv_, rows_, w_out_panels_);
     }
+    return;
+  }
+  to_rows(values_of(x_.v, h), 1, nullptr, rows_, dv_, v_);
+  keep_earlier(decays_.pairs(n_, rows_), kk_, beta_, l_);
+  invert_blocks(l_, rows_, s_);
+  const bool channels = decays_.channels();
+  if (has_state())
+    multiply(rows_, dv_, {{channels ? k_in_ : k_, dk_, m_panels_, dk_, dk_}}, w_, dv_);
+  amx::write({v_, beta_, channels ? nullptr : decays_.in(), n_, rows_, dv_}, has_state(), w_);
+  solve(w_);
+  if (out) panels_of(w_, rows_, out, w_out_panels_, rows_);
+  if (!solved.w) return;
+  to_rows(values(w_, n_), 1, nullptr, n_, dv_, solved.w);
+  std::copy_n(s_, n_ * kPairs, solved.s);
 }
 
 void Heads::forward(int64_t h, float* M, const Matrix& out, const Solved& solved) {
   prefetch_tile(x_.v, h, x_.shape.dv);
-  for (int64_t t = tile_.begin; t < tile_.end; t = part_.end) {
-    begin_part(h, t);
-    const int64_t row = t - tile_.begin;
-    forward_part(h, M, out, solved.from(row, dv_));
+  begin_head(h);
+  if (has_state()) {
+    pass_state(M, decays_.whole(), dk_, dv_, m_);
+    to_panels(m_, dk_, dv_, dk_, m_panels_);
   }
+  write(h, solved);
+  if (out.data) {
+    keep_pairs(decays_.pairs(n_, rows_), qk_, p_);
+    const Term pairs{p_, kPairs, w_panels_, rows_, rows_, Zeros::kAbove},
+        state{q_in_, dk_, m_panels_, dk_, has_state() ? dk_ : 0};
+    multiply(rows_, dv_, {pairs, state}, att_, dv_);
+    const Matrix to = values_of(out, h);
+    ops_.stream(view(att_, n_, columns_.values, dv_), float(x_.shape.scale),
+                reinterpret_cast<float*>(to.data), to.stride);
+  }
+  const bool scaled = !decays_.none() && !decays_.channels();
+  multiply(dk_, dv_, {{kt_rows_, kPairs, scaled ? w_out_panels_ : w_panels_, rows_, rows_}}, M, dv_,
+           has_state() ? Sums::kAdd : Sums::kSet);
 }
 
 }  // namespace ashlar::kernels::cpu::amx

@@ -35,9 +35,6 @@ enum class Blocks { kAll, kLower };
 void multiply(int64_t rows, int64_t cols, std::initializer_list<Term> terms, float* c,
               int64_t c_stride, Sums sums = Sums::kSet, Blocks blocks = Blocks::kAll);
 
-// The block of the sums at (row, col), in rows of kBlock.
-void block_of(int64_t row, int64_t col, std::initializer_list<Term> terms, float* block);
-
 // The tiles of this thread, shaped for multiply as long as the object lives.
 class InUse {
  public:
