@@ -115,7 +115,7 @@ std::vector<GroupTraffic> DryRank::traffic() const {
 }
 
 void DryRank::run_step(function_ref<void()> after_micro_batch) {
-  trainer_.weights_changed();
+  trainer_.weights_changed(/*by_updates=*/true);
   begin();
   const MicroBatch batch{ids_, ids_, sequence_.segments()};
   const std::vector batches(size_t(trainer_.model().micro_batches_per_step()), batch);

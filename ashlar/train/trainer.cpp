@@ -119,7 +119,7 @@ void Trainer::apply(const StepStats& stats) {
   optimizer_.step(ctx_, learning_rate(step_), clip * target_correction());
   if (recipe().balance.scope == BalanceScope::kGlobalBatch)
     balancer_.update(ctx_, model_.step_loads(), balance_factor());
-  model_.weights_changed(/*by_updates=*/true);
+  weights_changed(/*by_updates=*/true);
 }
 
 void Trainer::skip() {

@@ -55,7 +55,8 @@ class Trainer {
   Trainer(const Trainer&) = delete;
 
   void initialize() { model_.initialize(); }            // weights from the seed
-  void weights_changed() { model_.weights_changed(); }  // after they were loaded
+  // After they were loaded, or, as apply() leaves them, by_updates (RankModel::weights_changed).
+  void weights_changed(bool by_updates = false) { model_.weights_changed(by_updates); }
 
   // Runs forward and backward of model().micro_batches_per_step() micro-batches.  ended(i) is
   // called after the backward of micro-batch i.
