@@ -236,7 +236,7 @@ void expect_traffic(const TpCase& c, const RankModel& model) {
   ExpectedUse expected(tp.size(), tp.rank());
   for (const std::string part : {"tp attention", "tp feed-forward"}) {
     expected.add(sum, part, forwards, TH, s);
-    expected.add(sum, part + " gradient", L, TH, part == "tp attention" ? a : s);
+    expected.add(sum, part + " gradient", L, TH, a);
     if (!c.sequence_parallel) continue;
     expected.add(Op::kAllGather, part + " input", forwards + L, TH, a);
     expected.add(Op::kAllGather, part + " output gradient", L, TH, a);
