@@ -20,7 +20,7 @@
 namespace ashlar::cli {
 namespace {
 
-constexpr int64_t kPrefillChunk = 256;
+constexpr int64_t kPrefillChunk = 1024;
 constexpr std::string_view kJsonLines = ".jsonl";
 
 struct GenerateFlags {
@@ -286,7 +286,7 @@ int generate(const GenerateFlags& flags, Log& log) {
   while (slots.num_left() > 0)
     for (const auto& token : slots.step()) results.add(token), ++num_made;
   const double seconds = seconds_since(start);
-  log.info("{} tokens in {:.2f} s, {:.0f} tokens/s", num_made, seconds, double(num_made) / seconds);
+  log.info("{} tokens in {:.3f} s, {:.0f} tokens/s", num_made, seconds, double(num_made) / seconds);
   return 0;
 }
 

@@ -95,8 +95,10 @@ void Decoder::count() {
   const std::vector<int32_t> ids(size_t(ids_.tensor.numel()), 0);
   cache_.skip_to_last(max_chunk_);
   feed(std::span(ids).first(size_t(max_chunk_)));
-  cache_.skip_to_last(1);
-  feed_each(std::span(ids).first(size_t(num_places_)));
+  for (const int64_t places : {int64_t{1}, num_places_}) {
+    cache_.skip_to_last(1);
+    feed_each(std::span(ids).first(size_t(places)));
+  }
 }
 
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,

@@ -16,6 +16,36 @@ void validate(const SamplingSpec& spec) {
                  "--top-p is {}; expected above 0, at most 1", spec.top_p);
 }
 
+namespace {
+
+using Candidate = std::pair<float, int32_t>;  // logit and id
+
+bool is_less(const Candidate& a, const Candidate& b) {
+  return a.first != b.first ? a.first < b.first : a.second > b.second;
+}
+
+// Candidates from the largest down, sorted only as far as they are asked for: few are, and sorting
+// a whole vocabulary takes longer than a small model's pass.
+class FromLargest {
+ public:
+  explicit FromLargest(std::vector<Candidate>& candidates)
+      : candidates_(candidates), heap_end_(candidates.size()) {
+    std::make_heap(candidates.begin(), candidates.end(), is_less);
+  }
+  const Candidate& operator[](size_t rank) {
+    const size_t at = candidates_.size() - 1 - rank;
+    for (; heap_end_ > at; --heap_end_)
+      std::pop_heap(candidates_.begin(), candidates_.begin() + std::ptrdiff_t(heap_end_), is_less);
+    return candidates_[at];
+  }
+
+ private:
+  std::vector<Candidate>& candidates_;
+  size_t heap_end_;  // from here on they are sorted
+};
+
+}  // namespace
+
 int32_t argmax(std::span<const float> logits) {
   return int32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -25,32 +55,30 @@ int32_t sample(const SamplingSpec& spec, std::span<const float> logits, int64_t 
   if (spec.temperature == 0.0) return argmax(logits);
   scratch.clear();
   for (size_t id = 0; id < logits.size(); ++id) scratch.emplace_back(logits[id], int32_t(id));
-  const auto larger = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  FromLargest candidates(scratch);
+  const double largest = candidates[0].first;
+  const auto weight = [&](const Candidate& candidate) {
+    return double(float(std::exp((double(candidate.first) - largest) / spec.temperature)));
   };
   size_t kept = scratch.size();
   if (spec.top_k > 0) kept = std::min(kept, size_t(spec.top_k));
-  std::partial_sort(scratch.begin(), scratch.begin() + std::ptrdiff_t(kept), scratch.end(), larger);
-  const double largest = scratch[0].first;
   double total = 0.0;
-  for (size_t i = 0; i < kept; ++i) {
-    scratch[i].first = float(std::exp((double(scratch[i].first) - largest) / spec.temperature));
-    total += double(scratch[i].first);
-  }
+  for (size_t i = 0; i < kept; ++i)
+    total += weight(kept == scratch.size() ? scratch[i] : candidates[i]);
   if (spec.top_p < 1.0) {
     double sum = 0.0;
     for (size_t i = 0; i < kept; ++i) {
-      sum += double(scratch[i].first);
+      sum += weight(candidates[i]);
       if (sum >= spec.top_p * total) kept = i + 1;
     }
     total = sum;
   }
   double left = Rng(spec.seed, "sample").uniform(spec.prompt << 32 | uint64_t(position)) * total;
   for (size_t i = 0; i + 1 < kept; ++i) {
-    left -= double(scratch[i].first);
-    if (left < 0.0) return scratch[i].second;
+    left -= weight(candidates[i]);
+    if (left < 0.0) return candidates[i].second;
   }
-  return scratch[kept - 1].second;
+  return candidates[kept - 1].second;
 }
 
 }  // namespace ashlar::eval

@@ -11,13 +11,15 @@
 // vdpbf16ps, a tile cannot read them from a panel.  K is padded with zeros to 32 on both sides, so
 // that no tile reads past its operand.
 //
-// enter, called before the tiles of a task, configures the registers for full tiles; a tile with
-// fewer rows configures them for itself, and restores them.
+// One or two rows go to vectors (amx_rows.h).  enter, called before the tiles of a task, configures
+// the registers for full tiles; a tile with fewer rows configures them for itself, and restores
+// them.
 #include <immintrin.h>
 
 #include <algorithm>
 
 #include "ashlar/core/rounding.h"
+#include "ashlar/kernels/cpu/gemm/amx_rows.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 #include "ashlar/kernels/cpu/gemm/bf16.h"
 
@@ -110,6 +112,8 @@ void enter() {
 
 void tile(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
           int64_t c_stride, bool accumulate) {
+  if (rows <= kMaxVectorRows)
+    return amx_rows_tile(rows, padded_k, a, panel.data, c, c_stride, accumulate);
   const bool whole = rows == 2 * kHalf;
   // Up to 16 rows the lower registers are not used; they get one row.
   if (!whole) configure(std::min(rows, kHalf), std::max<int64_t>(rows - kHalf, 1));

@@ -1,4 +1,5 @@
 #include "ashlar/core/error.h"
+#include "ashlar/kernels/cpu/gemm/amx_rows.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
 #include "ashlar/kernels/cpu/gemm/strips.h"
 
@@ -19,14 +20,18 @@ bool rows_fit(const Engine& engine, const Matrix& a, int64_t K) {
          a.stride * element_bytes(engine) % kPage != 0;
 }
 
+int64_t copied_row_bytes(const Engine& engine, int64_t num_groups, int64_t K) {
+  constexpr int64_t kPage = 4096;
+  const int64_t bytes = round_up(num_groups * engine.padded(K) * element_bytes(engine), kLine);
+  return bytes % kPage == 0 ? bytes + kLine : bytes;
+}
+
 Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
                const Matrix& a) {
   const int64_t size = element_bytes(engine);
   if (rows_fit(engine, a, K)) return {a.data, a.stride * size, K * size};
-  constexpr int64_t kPage = 4096;
-  const int64_t group_bytes = engine.padded(K) * size;
-  int64_t row_bytes = ceil_div(num_groups * group_bytes, kLine) * kLine;
-  if (row_bytes % kPage == 0) row_bytes += kLine;
+  const int64_t group_bytes = engine.padded(K) * size,
+                row_bytes = copied_row_bytes(engine, num_groups, K);
   const Tensor copy = ctx.workspace->take(DType::kU8, {a.rows, row_bytes});
   if (ctx.meta()) return {};
   constexpr int64_t kGrain = 32;
@@ -159,7 +164,17 @@ void multiply_in_parts(const Product& p, std::span<const int32_t> row_of_group, 
 
 void multiply(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
               const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate) {
-  if (engine.strip) return multiply_strips(ctx, engine, groups, N, K, a, panels, c, accumulate);
+  const bool few =
+      a.rows <= (groups.own_rows && groups.count > 1 ? engine.max_rows : vector_rows(engine));
+  if (engine.strip && !few) {
+    // The copies of few rows, so that a count for many rows also holds for fewer.
+    const Arena::Scope scope(*ctx.workspace);
+    if (!rows_fit(engine, a, K))
+      ctx.workspace->take(DType::kU8,
+                          {std::min(a.rows, engine.max_rows),
+                           copied_row_bytes(engine, groups.own_rows ? 1 : groups.count, K)});
+    return multiply_strips(ctx, engine, groups, N, K, a, panels, c, accumulate);
+  }
   const Product product{ctx, engine, groups, N, K, a, panels, c, accumulate};
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const auto row_of_group =
@@ -171,7 +186,11 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   const Arena::Scope scope(*ctx.workspace);
   const Rows rows = take_rows(ctx, engine, product.column_groups(), K, a);
   if (ctx.meta()) return;
-  const TaskSize size = task_size(engine, K, N);
+  TaskSize size = task_size(engine, K, N);
+  // Rows of one tile meet every panel once: the time of a task is that of reading its panels.
+  constexpr int64_t kFewRowsBytes = 32 << 10;
+  if (a.rows <= engine.max_rows)
+    size.panels = std::clamp<int64_t>(kFewRowsBytes / engine.panel_bytes(K), 1, size.panels);
   multiply_whole(product, RowBlocks(row_of_group, size.rows, !engine.whole_tiles), size, rows);
 }
 
