@@ -15,7 +15,7 @@ constexpr int64_t kRows = 4;  // evaluated together
 constexpr int64_t kUsualLength = 512;
 
 struct EvalFlags {
-  std::string model, part = "validation", dtype = "auto";
+  std::string model, part = "validation", dtype = "auto", weights = "full";
   eval::InputSpec input;
   std::optional<int64_t> length;
   int64_t max_samples = 0;
@@ -69,14 +69,18 @@ int evaluate(const EvalFlags& flags, Log& log) {
                  *flags.length);
   ASHLAR_REQUIRE(flags.max_samples >= 0, kConfig, "--max-samples is {}; expected 0 (all) or more",
                  flags.max_samples);
+  const DType compute = nn::parse_precision(flags.dtype);
+  const bool int8_weights = eval::parse_int8_weights(flags.weights, compute);
   const auto files = posix_files();
   const auto source = eval::find_model(*files, flags.model, log);
   const eval::InputSpec spec = input_of(flags, source);
   const eval::Input input = eval::open_input(*files, source, spec);
   const int64_t length = input.source.samples.sequence_length();
   const int64_t rows = std::min(kRows, input.source.samples.size());
-  eval::Runtime runtime(*files, source, nn::parse_precision(flags.dtype),
-                        {.max_positions = length, .max_call = rows * length}, flags.threads);
+  eval::Runtime runtime(
+      *files, source, compute,
+      {.max_positions = length, .max_call = rows * length, .int8_weights = int8_weights},
+      flags.threads);
   const eval::Perplexity result = eval::perplexity(
       runtime.ctx, runtime.allocator, runtime.model, source.resolved, input.source,
       flags.one_sequence ? eval::Counting::kOneSequence : eval::Counting::kDocumentsApart, rows,
@@ -119,6 +123,9 @@ void add_eval(CLI::App& app, CommandAction& action) {
                 "allow data of another tokenizer than the model's");
   sub->add_option("--max-samples", flags->max_samples, "0: all")->capture_default_str();
   sub->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
+  sub->add_option("--weights", flags->weights,
+                  "full: as --dtype says; int8: 8 bits an element and a scale for each row")
+      ->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   sub->add_flag("--json", flags->json, "print JSON");
   sub->callback([flags, &action] { action = [flags](Log& log) { return evaluate(*flags, log); }; });

@@ -24,7 +24,7 @@ constexpr int64_t kPrefillChunk = 1024;
 constexpr std::string_view kJsonLines = ".jsonl";
 
 struct GenerateFlags {
-  std::string model, ids, prompt_file, dtype = "auto";
+  std::string model, ids, prompt_file, dtype = "auto", weights = "full";
   std::vector<std::string> prompts;
   int64_t num_slots = 16;
   std::optional<int64_t> max_tokens, top_k;
@@ -248,6 +248,8 @@ class Results {
 
 int generate(const GenerateFlags& flags, Log& log) {
   check(flags);
+  const DType compute = nn::parse_precision(flags.dtype);
+  const bool int8_weights = eval::parse_int8_weights(flags.weights, compute);
   const auto files = posix_files();
   const std::vector<eval::Prompt> prompts = read_prompts(flags, *files);
   const auto source = eval::find_model(*files, flags.model, log);
@@ -269,12 +271,13 @@ int generate(const GenerateFlags& flags, Log& log) {
   }
   say_what_holds(config, requests.front().spec, log);
   const int64_t num_slots = std::min(flags.num_slots, int64_t(requests.size()));
-  eval::Runtime runtime(*files, source, nn::parse_precision(flags.dtype),
+  eval::Runtime runtime(*files, source, compute,
                         {.max_positions = length,
                          .max_call = std::min(length, kPrefillChunk),
                          .cached = true,
                          .num_places = num_slots,
-                         .first_tokens = first_tokens},
+                         .first_tokens = first_tokens,
+                         .int8_weights = int8_weights},
                         flags.threads);
   eval::warn_past_positions(source, length, log);
   eval::PromptSlots slots(
@@ -322,6 +325,9 @@ void add_generate(CLI::App& app, CommandAction& action) {
   sub->add_option("--slots", flags->num_slots, "the most prompts that are continued at a time")
       ->capture_default_str();
   sub->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
+  sub->add_option("--weights", flags->weights,
+                  "full: as --dtype says; int8: 8 bits an element and a scale for each row")
+      ->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   sub->add_flag("--ignore-eos", flags->ignore_eos, "do not stop at an id that ends a text");
   sub->add_flag("--json", flags->json,

@@ -4,6 +4,7 @@
 
 #include "ashlar/core/text.h"
 #include "ashlar/eval/generate.h"
+#include "ashlar/kernels/int8.h"
 #include "ashlar/models/step_model.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
@@ -45,12 +46,26 @@ void check_ids(std::span<const int32_t> ids, const ModelSource& source) {
                    source.spec.vocab_size - 1);
 }
 
+namespace {
+
+void round_weights(const kernels::Context& ctx, nn::Model& model) {
+  for (const nn::Stored& stored : model.weights().tensors) {
+    if (!stored.is_operand()) continue;
+    const bool in_fp32 = stored.block < 0 && model.spec().head_fp32;
+    round_to_int8(ctx, in_fp32 ? model.types().stream : model.types().compute,
+                  stored.weight->operand);
+  }
+}
+
+}  // namespace
+
 Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads) {
   Allocator allocator(Device::kMeta);
   Threads threads(num_threads);  // kernels with scratch of each thread take it on meta too
   Arena workspace(Device::kMeta), saved_arena(Device::kMeta);
   const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
   nn::Model model(ctx, allocator, spec, compute, calls.max_positions, {.training = false});
+  if (calls.int8_weights) round_weights(ctx, model);
   const int64_t T = calls.max_call;
   if (calls.cached) {
     Decoder decoder(ctx, allocator, model, calls.max_positions, T, calls.num_places);
@@ -70,6 +85,14 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, in
   }
   return {workspace.peak_bytes(),
           allocator.counts().total.peak_bytes + saved_arena.peak_bytes() + workspace.peak_bytes()};
+}
+
+bool parse_int8_weights(const std::string& weights, DType compute) {
+  ASHLAR_REQUIRE(weights == "full" || weights == "int8", kConfig,
+                 "--weights is {}; expected full or int8", weights);
+  ASHLAR_REQUIRE(weights == "full" || compute != DType::kF64, kConfig,
+                 "--weights is int8 with --dtype fp64; expected auto, bf16 or fp32 with it");
+  return weights == "int8";
 }
 
 namespace {
@@ -104,6 +127,7 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
     return tokenizer ? int64_t(tokenizer->vocab_size()) : 0;
   });
   model.pack(ctx);
+  if (calls.int8_weights) round_weights(ctx, model);
 }
 
 void warn_past_positions(const ModelSource& source, int64_t num_tokens, Log& log) {

@@ -42,6 +42,7 @@ struct Calls {
   bool cached = false;        // the calls continue documents through a Decoder
   int64_t num_places = 1;     // number of them at a time
   int64_t first_tokens = 0;   // tokens of it that come before others follow one by one; 0: all
+  bool int8_weights = false;  // products read weights of 8 bits (kernels/int8.h)
 };
 
 // The memory of a model that runs forward, counted on the meta device.
@@ -50,6 +51,9 @@ struct Footprint {
   int64_t total_bytes = 0;      // with weights, tables, caches, activations
 };
 Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads = 1);
+
+// kConfig for a word other than "full", false, and "int8", true; for int8 with products in fp64.
+bool parse_int8_weights(const std::string& weights, DType compute);
 
 // Everything that a subcommand needs to run a model forward.
 //

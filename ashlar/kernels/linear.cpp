@@ -2,6 +2,7 @@
 
 #include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/int8.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -19,6 +20,11 @@ Trace::Scope count(const Context& ctx, std::string_view op, DType compute, const
       op, compute,
       {2 * T * N * K * column_groups, bytes_of(x) + bytes_of(y) + G * N * K * size_of(weight)},
       {int32_t(G), int32_t(T), int32_t(N), int32_t(K)}, varies, T);
+}
+
+// The type in which a product reads W.
+DType weight_type(DType compute, const Operand& w) {
+  return w.forward.dtype == DType::kI8 ? DType::kI8 : compute;
 }
 
 // W is one matrix.
@@ -50,9 +56,17 @@ void pack(const Context& ctx, const Operand& w) {
   cpu::pack(ctx, w);
 }
 
+void round_to_int8(const Context& ctx, DType compute, Operand& w) {
+  ASHLAR_ASSERT(compute == DType::kBF16 || compute == DType::kF32);
+  ASHLAR_ASSERT(!w.backward && w.forward.dtype != DType::kI8);
+  const auto call = ctx.record("round_to_int8", w.w.dtype, {0, w.w.bytes() + w.forward.bytes() / 2},
+                               {int32_t(w.groups()), 0, int32_t(w.n()), int32_t(w.k())});
+  cpu::round_to_int8(ctx, compute, w);
+}
+
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                     const Matrix& y, bool accumulate) {
-  const auto call = count_dense(ctx, "linear_forward", compute, x, y, w, compute);
+  const auto call = count_dense(ctx, "linear_forward", compute, x, y, w, weight_type(compute, w));
   cpu::linear_forward(ctx, compute, x, w, y, accumulate);
 }
 
@@ -71,8 +85,8 @@ void linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
 
 void grouped_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                             const Tensor& row_of_group_G1, const Matrix& y) {
-  const auto call =
-      count_rows(ctx, "grouped_linear_forward", compute, x, y, w, compute, row_of_group_G1);
+  const auto call = count_rows(ctx, "grouped_linear_forward", compute, x, y, w,
+                               weight_type(compute, w), row_of_group_G1);
   cpu::grouped_linear_forward(ctx, compute, x, w, row_of_group_G1, y);
 }
 
@@ -94,7 +108,8 @@ void grouped_linear_backward_weight(const Context& ctx, DType compute, const Mat
 
 void blockdiag_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                               const Matrix& y) {
-  const auto call = count(ctx, "blockdiag_linear_forward", compute, x, y, w, compute, true);
+  const auto call =
+      count(ctx, "blockdiag_linear_forward", compute, x, y, w, weight_type(compute, w), true);
   cpu::blockdiag_linear_forward(ctx, compute, x, w, y);
 }
 

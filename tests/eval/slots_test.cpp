@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <map>
 
 #include "ashlar/core/rng.h"
+#include "ashlar/core/statistics.h"
 #include "tests/eval/small_model.h"
 #include "tests/support/errors.h"
 
@@ -20,6 +22,7 @@ constexpr int64_t kSlotLength = 60, kSlotChunk = 8;
 struct SlotsCase {
   const char* directory;
   DType compute;
+  bool int8_weights = false;
 };
 
 struct SlotsModel {
@@ -29,7 +32,8 @@ struct SlotsModel {
                 {.max_positions = kSlotLength,
                  .max_call = kSlotChunk,
                  .cached = true,
-                 .num_places = num_places},
+                 .num_places = num_places,
+                 .int8_weights = c.int8_weights},
                 2) {}
   Log log{[](std::string_view) {}};
   std::unique_ptr<FileSystem> files = posix_files();
@@ -131,11 +135,57 @@ INSTANTIATE_TEST_SUITE_P(
                     SlotsCase{"hf_mixtral", DType::kF32}, SlotsCase{"hf_mixtral", DType::kBF16},
                     SlotsCase{"hf_qwen3_next", DType::kF32},
                     SlotsCase{"hf_qwen3_next", DType::kBF16}, SlotsCase{"hf_minimax", DType::kF32},
-                    SlotsCase{"hf_minimax", DType::kBF16}),
+                    SlotsCase{"hf_minimax", DType::kBF16},
+                    SlotsCase{"hf_small", DType::kBF16, true},
+                    SlotsCase{"hf_mixtral", DType::kF32, true},
+                    SlotsCase{"hf_qwen3_next", DType::kBF16, true}),
     [](const auto& info) {
       return std::string(info.param.directory) +
-             (info.param.compute == DType::kF32 ? "F32" : "BF16");
+             (info.param.compute == DType::kF32 ? "F32" : "BF16") +
+             (info.param.int8_weights ? "Int8" : "");
     });
+
+// The distance of the logits after a prompt from those of full weights, over the latter's norm.
+double int8_error(const char* directory, DType compute, int64_t prompt) {
+  std::vector<float> logits[2];
+  for (const bool int8 : {false, true}) {
+    SlotsModel model({directory, compute, int8}, 1);
+    Decoder decoder(model.runtime.ctx, model.runtime.allocator, model.runtime.model, kSlotLength,
+                    kSlotChunk);
+    const std::span<const float> last = decoder.feed(slot_prompt(3, prompt));
+    logits[int8].assign(last.begin(), last.end());
+  }
+  double error = 0, size = 0;
+  for (size_t i = 0; i < logits[0].size(); ++i) {
+    error += std::pow(double(logits[1][i]) - double(logits[0][i]), 2);
+    size += std::pow(double(logits[0][i]), 2);
+  }
+  return std::sqrt(error / size);
+}
+
+// The weights of these models are random.  A router that chooses another expert moves logits by
+// more, which happens in few prompts, but in most of Qwen3-Next's in bf16.
+TEST(Int8Weights, GiveLogitsNearThoseOfTheFullOnes) {
+  for (const std::string directory : {"hf_small", "hf_llama", "hf_mixtral", "hf_qwen3_next"})
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      std::vector<double> errors;
+      for (int64_t prompt = 0; prompt < 8; ++prompt)
+        errors.push_back(int8_error(directory.c_str(), compute, prompt));
+      const Summary summary = summarize(errors);
+      EXPECT_GT(summary.min, 0.0) << directory;
+      EXPECT_LT(summary.median, directory == "hf_qwen3_next" ? 0.15 : 0.04)
+          << directory << " " << name_of(compute);
+    }
+}
+
+TEST(Int8Weights, AreAnOptionOfBf16AndFp32) {
+  EXPECT_FALSE(parse_int8_weights("full", DType::kF64));
+  EXPECT_TRUE(parse_int8_weights("int8", DType::kF32));
+  EXPECT_EQ(message_of(ErrorKind::kConfig, [] { parse_int8_weights("int4", DType::kF32); }),
+            "--weights is int4; expected full or int8");
+  EXPECT_EQ(message_of(ErrorKind::kConfig, [] { parse_int8_weights("int8", DType::kF64); }),
+            "--weights is int8 with --dtype fp64; expected auto, bf16 or fp32 with it");
+}
 
 TEST(Slots, RequestsMayComeWhileOthersRun) {
   const SlotsCase c{"hf_small", DType::kF32};

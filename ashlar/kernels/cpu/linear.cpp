@@ -1,5 +1,6 @@
 #include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
+#include "ashlar/kernels/cpu/gemm/int8.h"
 #include "ashlar/kernels/cpu/gemm/reference.h"
 #include "ashlar/kernels/cpu/ops.h"
 
@@ -69,6 +70,8 @@ void run(const Context& ctx, Pass pass, DType compute, const Groups& groups, con
   const bool forward = pass == Pass::kForward;
   const Tensor& packed = forward ? w.forward : w.backward;
   const int64_t columns = forward ? N : K, depth = forward ? K : N;
+  if (packed.dtype == DType::kI8)
+    return gemm::multiply_int8(ctx, *engine, groups, N, K, x, packed.data, y, accumulate);
   ASHLAR_ASSERT(packed.dtype == engine->element &&
                 packed.numel() == packed_numel(*engine, groups.count, depth, columns));
   gemm::multiply(ctx, *engine, groups, columns, depth, forward ? x : y, packed.data,
@@ -108,6 +111,15 @@ OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int6
 
 void pack(const Context& ctx, const Operand& w) {
   if (!ctx.meta()) gemm::pack_operand(ctx, gemm::packing_engine(ctx, w.forward.dtype), w);
+}
+
+void round_to_int8(const Context& ctx, DType compute, Operand& w) {
+  const Engine* engine = gemm::engine_for(ctx, compute);
+  if (!engine) return;
+  const gemm::Int8Form form(*engine, w.groups(), w.n(), w.k());
+  if (form.bytes > w.forward.bytes()) return;
+  if (!ctx.meta()) gemm::pack_int8(ctx, *engine, w.groups(), w.n(), w.k(), w.w, w.forward.data);
+  w.forward = {w.forward.data, DType::kI8, w.forward.device, {form.bytes}};
 }
 
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,

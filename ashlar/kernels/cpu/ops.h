@@ -20,6 +20,7 @@
 #include "ashlar/kernels/cross_entropy.h"
 #include "ashlar/kernels/embedding.h"
 #include "ashlar/kernels/gated_norm.h"
+#include "ashlar/kernels/int8.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/linear_heads.h"
 #include "ashlar/kernels/moe.h"
@@ -173,6 +174,9 @@ decltype(kernels::grouped_linear_backward_weight) grouped_linear_backward_weight
 decltype(kernels::blockdiag_linear_forward) blockdiag_linear_forward;
 decltype(kernels::blockdiag_linear_backward_input) blockdiag_linear_backward_input;
 decltype(kernels::blockdiag_linear_backward_weight) blockdiag_linear_backward_weight;
+
+// int8.h
+decltype(kernels::round_to_int8) round_to_int8;
 
 // newton_schulz.h
 void orthogonalize(const Context& ctx, DType compute, std::span<const Tensor> stacks_GMN,

@@ -42,6 +42,16 @@ struct Bf16Pairs {
     return split(_mm512_loadu_si512(at));
   }
 };
+struct Int8Pairs {
+  static constexpr int64_t kBytes = 32;
+  [[gnu::target("avx512f"), gnu::always_inline]] static EvenOdd load(const std::byte* at) {
+    const __m512i both =
+        _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+    return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24)),
+            _mm512_cvtepi32_ps(_mm512_srai_epi32(both, 8))};
+  }
+};
+
 template <typename Pairs, int kRows>
 [[gnu::target("avx512f")]] void rows_tile(int64_t padded_k, const Left& a, const std::byte* panel,
                                           float* c, int64_t c_stride, bool accumulate) {
@@ -104,6 +114,14 @@ void amx_rows_tile(int64_t rows, int64_t padded_k, const Left& a, const std::byt
   static_assert(kTiles.size() == kMaxVectorRows);
   const DenormalsAreZero scope;
   kTiles[size_t(rows - 1)](padded_k, a, panel, c, c_stride, accumulate);
+}
+
+void amx_rows_tile_int8(int64_t rows, int64_t padded_k, const Left& a, const int8_t* panel,
+                        float* c, int64_t c_stride) {
+  static constexpr std::array kTiles = {&rows_tile<Int8Pairs, 1>, &rows_tile<Int8Pairs, 2>};
+  const DenormalsAreZero scope;
+  kTiles[size_t(rows - 1)](padded_k, a, reinterpret_cast<const std::byte*>(panel), c, c_stride,
+                           false);
 }
 
 }  // namespace ashlar::kernels::cpu::gemm

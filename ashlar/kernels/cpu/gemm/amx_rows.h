@@ -15,5 +15,8 @@ inline int64_t vector_rows(const Engine& engine) {
 // multiple of 32.
 void amx_rows_tile(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
                    int64_t c_stride, bool accumulate);
+// The same without accumulate over a panel of bytes (int8.h).
+void amx_rows_tile_int8(int64_t rows, int64_t padded_k, const Left& a, const int8_t* panel,
+                        float* c, int64_t c_stride);
 
 }  // namespace ashlar::kernels::cpu::gemm

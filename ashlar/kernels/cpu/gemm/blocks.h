@@ -44,6 +44,15 @@ class RowBlocks {
   bool even_;
 };
 
+// Rows of a left operand in the engine's type, every group's columns padded.
+struct Rows {
+  const std::byte* data;
+  int64_t row_bytes, group_bytes;
+};
+// Copies `a` [., num_groups * K] to the workspace; where it fits as it is, these are `a` itself.
+Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
+               const Matrix& a);
+
 // How tiles leave their block of c.
 enum class Write { kSet, kAdd, kStream };  // kStream: as kSet, and not read soon
 

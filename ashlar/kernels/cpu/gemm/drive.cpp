@@ -6,13 +6,6 @@
 namespace ashlar::kernels::cpu::gemm {
 namespace {
 
-// Rows of `a` in the engine's type, every group's columns padded; `a` itself where that fits as it
-// is.
-struct Rows {
-  const std::byte* data;
-  int64_t row_bytes, group_bytes;
-};
-
 bool rows_fit(const Engine& engine, const Matrix& a, int64_t K) {
   // Rows a multiple of a page apart fall into few sets of the first-level cache.
   constexpr int64_t kPage = 4096;
@@ -25,6 +18,8 @@ int64_t copied_row_bytes(const Engine& engine, int64_t num_groups, int64_t K) {
   const int64_t bytes = round_up(num_groups * engine.padded(K) * element_bytes(engine), kLine);
   return bytes % kPage == 0 ? bytes + kLine : bytes;
 }
+
+}  // namespace
 
 Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
                const Matrix& a) {
@@ -42,6 +37,8 @@ Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int
   });
   return {copy.data, row_bytes, group_bytes};
 }
+
+namespace {
 
 // Panels of one task where a product is summed in parts, for `others` tasks each: as many as fit
 // beside rows and sums in a second-level cache, fewer where threads would wait.
