@@ -22,7 +22,10 @@ void add_report(CLI::App& app, CommandAction& action) {
     action = [flags](Log& log) {
       check_out(flags->out);
       const auto files = posix_files();
-      Outputs outputs(*files, {flags->out}, flags->paths, flags->existing);
+      std::vector<std::string> inputs;
+      for (const std::string& path : flags->paths)
+        for (const char* name : report::kRunFiles) inputs.push_back(join(path, name));
+      Outputs outputs(*files, {flags->out}, inputs, flags->existing);
       outputs.write(flags->out, report::to_html(report::run_page(*files, flags->paths)));
       outputs.publish();
       log.info("wrote {}", flags->out);

@@ -334,7 +334,7 @@ void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
 }  // namespace
 
 RecordedRun read_run(FileSystem& files, const std::string& directory) {
-  const std::string path = join(directory, "metrics.jsonl");
+  const std::string path = join(directory, kRunFiles[0]);
   ASHLAR_REQUIRE(files.stat(path, LinkPolicy::kFollow), kData,
                  "{}: no metrics.jsonl; expected the directory of a run (train.run_dir)",
                  printable(directory));
@@ -346,7 +346,7 @@ RecordedRun read_run(FileSystem& files, const std::string& directory) {
   const auto bytes = mapping->bytes();
   run.rows = read_rows({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   ASHLAR_REQUIRE(run.rows.num_steps() > 0, kData, "{}: no row of a step", printable(path));
-  const std::string recipe = join(directory, "recipe.toml");
+  const std::string recipe = join(directory, kRunFiles[1]);
   if (files.stat(recipe, LinkPolicy::kFollow)) run.recipe = read_text(files, recipe);
   return run;
 }

@@ -9,6 +9,9 @@
 
 namespace ashlar::report {
 
+// The files of a run's directory that its report reads.
+inline constexpr const char* kRunFiles[] = {"metrics.jsonl", "recipe.toml"};
+
 struct RecordedRun {
   std::string name;    // of its directory
   std::string recipe;  // the text of its recipe.toml; "" if there is none

@@ -44,6 +44,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"bench", "memory"},
     {"bench", "checkpoint"},
     {"bench", "step"},
+    {"report"},
     {"info"},
 };
 
