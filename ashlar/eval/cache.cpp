@@ -7,9 +7,9 @@
 //   states_here   returns the states of these places, which the layer advances
 //   attend        appends keys and values to those held, and attends over all of them
 //
-// Strips and states are small and lie in the order of places, so that a call reads and writes those
-// of its places at once; move() copies them.  Keys and values stay where they are: area_ has the
-// area of each place.
+// Strips and states are small and lie in the order of places: a call reads and writes all that it
+// needs at once, and move() copies them.  Keys and values stay where they are: area_ has the area of
+// each place.
 //
 // `held` has the positions of an area's rows.  In a block without a window the rows only grow.  A
 // sliding block has room for window - 1 tokens and the longest chunk; when a chunk does not fit,
@@ -32,8 +32,8 @@ using kernels::Matrix;
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 
-// `kept` [places, reach, cols] becomes, for each place, the last rows of what it holds followed by
-// those of `fresh`: several of one place, or one of each.
+// Appends the rows of `fresh` (several of one place, or one of each) to what `kept` [places, reach,
+// cols] holds for each place, and keeps the last `reach` rows.
 void keep_last(const Context& ctx, const Matrix& fresh, const Tensor& kept) {
   const int64_t places = kept.shape[0], reach = kept.shape[1], cols = kept.shape[2];
   const int64_t num_fresh = fresh.rows / places, from_fresh = std::min(num_fresh, reach),

@@ -2,18 +2,12 @@
 #pragma once
 
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
 
 #include <array>
 
 #include "ashlar/kernels/cpu/attention/tiles.h"
 #include "ashlar/kernels/cpu/gemm/bf16.h"
+#include "ashlar/kernels/cpu/simd/intrinsics.h"
 
 namespace ashlar::kernels::cpu {
 

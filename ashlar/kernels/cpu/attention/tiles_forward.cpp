@@ -17,14 +17,9 @@
 #include <limits>
 
 #include "ashlar/kernels/cpu/attention/tile_keys.h"
+#include "ashlar/kernels/cpu/simd/intrinsics.h"
 
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
 
 namespace ashlar::kernels::cpu {
 namespace {

@@ -6,17 +6,12 @@
 // neighbours of k, fused multiply-adds sum the products of even and of odd k apart, from zero; both
 // are added, and then the sum so far.  Denormals count as zero throughout.  A bf16 is the upper
 // half of a float: a pair of neighbours is split by a shift and a mask.
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 #include "ashlar/kernels/cpu/gemm/amx_rows.h"
-
-#include <immintrin.h>
 
 #include <array>
 #include <cstring>
+
+#include "ashlar/kernels/cpu/simd/intrinsics.h"
 
 #if defined(__x86_64__)
 

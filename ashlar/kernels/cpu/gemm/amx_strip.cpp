@@ -9,12 +9,6 @@
 // (Meanwhile): the tile before, left in a buffer, is brought to its place (Departure), the rows of
 // the next strip are fetched, and pieces of the caller's work are done (Beside).  Fetching lines of
 // c before they are written gains nothing.
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
@@ -22,6 +16,7 @@
 #include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 #include "ashlar/kernels/cpu/gemm/bf16.h"
+#include "ashlar/kernels/cpu/simd/intrinsics.h"
 
 #if defined(__x86_64__)
 

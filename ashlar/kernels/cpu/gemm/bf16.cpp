@@ -11,19 +11,14 @@
 // Packing makes pairs in registers.  pack_panel interleaves two rows of 32.  pack_panel_transposed
 // loads 16 rows of 32 and transposes them as 16 x 16 pairs of 4 bytes: neighbours stay together.
 // pack_bf16_both reads a 32 x 32 block once and does both.
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 #include "ashlar/kernels/cpu/gemm/bf16.h"
-
-#include <immintrin.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
+
+#include "ashlar/kernels/cpu/simd/intrinsics.h"
 
 #if defined(__x86_64__)
 

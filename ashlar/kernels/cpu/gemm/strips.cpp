@@ -1,7 +1,7 @@
 // Whole products from strips (Engine::strip).
 //
-// How it works.  A strip is 32 rows of c; its rows of A stay in the first-level cache, the panels
-// of its task in the second.
+// How it works.  A strip is 32 rows of c.  Its rows of A stay in the first-level cache, and the
+// task's panels in the second.
 //
 //   multiply_strips   a task is a block of rows and of panels
 //     for each part of K               more would fill the first-level cache

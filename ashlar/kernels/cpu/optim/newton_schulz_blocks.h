@@ -21,13 +21,12 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
+#include "ashlar/kernels/cpu/simd/intrinsics.h"
 
 #define ASHLAR_TILES gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")
 

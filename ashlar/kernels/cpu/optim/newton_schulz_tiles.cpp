@@ -14,11 +14,6 @@
 // rounded with it.
 //
 // On one thread, each kChunk blocks of columns are added to A right after their update.
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 #include "ashlar/kernels/cpu/optim/newton_schulz_tiles.h"
 
 #include <array>

@@ -5,19 +5,14 @@
 //
 // invert_blocks solves N = L + L N row by row, which has no division: row i of N is row i of L plus
 // rows j < i of N, each times l[i][j].  Blocks do not depend on each other and run side by side.
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header trips over both (PR 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 #include "ashlar/kernels/cpu/recurrence/amx_passes.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 #include <algorithm>
 
 #include "ashlar/kernels/cpu/gemm/bf16.h"
+#include "ashlar/kernels/cpu/simd/intrinsics.h"
 
 #define ASHLAR_VECTORS gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
 #define ASHLAR_INLINE [[ASHLAR_VECTORS, gnu::always_inline]] inline
