@@ -19,13 +19,17 @@ struct Kind {
   kernels::RecurrenceShape shape;
   Decay decay;
   bool beta;
+  double strongest = -0.1;  // log a is uniform between it and 0
 };
+constexpr double kStrong = -20;
 constexpr Kind kKinds[] = {
     {"plain", {16, 16, 64, 64}, Decay::kNone, false},
     {"head decay", {16, 16, 64, 64}, Decay::kHead, false},
     {"token decay", {16, 16, 64, 64}, Decay::kToken, false},
+    {"strong decay", {16, 16, 64, 64}, Decay::kToken, false, kStrong},
     {"channel gates", {16, 16, 64, 64}, Decay::kChannel, false},
     {"delta", {8, 16, 64, 64}, Decay::kToken, true},
+    {"delta strong", {8, 16, 64, 64}, Decay::kToken, true, kStrong},
     {"delta 128", {8, 16, 128, 128}, Decay::kToken, true},
 };
 
@@ -88,7 +92,9 @@ class LinearCase {
     const double width = 2 / std::sqrt(double(kind_.shape.dk));
     for (int64_t i = 0; i < from.numel(); ++i) {
       const double u = rng.uniform(uint64_t(i));
-      from.as<float>()[i] = float(sign == 0 ? width * (u - 0.5) : sign < 0 ? -0.1 * u : u);
+      from.as<float>()[i] = float(sign == 0  ? width * (u - 0.5)
+                                  : sign < 0 ? kind_.strongest * u
+                                             : u);
     }
     kernels::copy(context_, from, to);
     return to;

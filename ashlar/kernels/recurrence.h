@@ -31,8 +31,8 @@
 //            maps                2 dk dv          beta: 2 B dk + B dv + 2 dk dv + 4 dk dk more
 //            maps of gradients   2 dk dv          beta: 2 B dk + 2 B dv + 4 dk dv more
 // Memory   temporary tiles from ctx.workspace, one set per thread.
-// Numerics a token's bits depend only on tokens up to it.  No exponent is above 0, with
-//          gates of channels on AMX none above 60.  The same bits for any number of threads.
+// Numerics a token's bits depend only on tokens up to it.  No exponent is above 0, on AMX
+//          none above 51.  The same bits for any number of threads.
 #pragma once
 
 #include <span>

@@ -43,14 +43,27 @@ TEST(RecurrenceTiles, AreTheTokenRecurrence) {
 }
 
 // a = 1 passes all of the state, a = 1e-4 next to nothing of it after two tokens; both in turns, so
-// that sums of logarithms inside a tile reach -300 and stay there.  With -3 a segment of channel
-// gates on AMX has more than 16 tokens.
+// that sums of logarithms inside a tile reach -300 and stay there.  With -3 a segment on AMX has
+// more than 16 tokens, with -1e30 a is 0.
 TEST(RecurrenceTiles, ExtremeGatesStayExact) {
-  for (const double log_a : {0.0, -3.0, -9.2, -80.0})
+  for (const double log_a : {0.0, -3.0, -9.2, -80.0, -1e30})
     for (RecurrenceCase& c :
          every_recurrence(two_documents(150, {.K = 1, .H = 2, .dk = 8, .dv = 8, .scale = 0.3}))) {
       if (c.decay == Decay::kNone) continue;
       c.every_log_decay = {log_a, log_a == 0 ? 0 : -1e-3, log_a};
+      c.name += fmt::format(", log a {}", log_a);
+      expect_tile_paths_agree(c);
+    }
+}
+
+// Documents start inside of tiles, and value heads share keys, where decays are strong.
+TEST(RecurrenceTiles, StrongDecaysStayExactAroundStarts) {
+  for (const double log_a : {-0.7, -10.0, -60.0})
+    for (RecurrenceCase& c :
+         every_recurrence(two_documents(301, {.K = 1, .H = 3, .dk = 40, .dv = 24, .scale = 0.2}))) {
+      if (c.decay == Decay::kNone) continue;
+      c.documents = {{1, 83}, {0, 9}, {0, 1}, {0, 108}, {0, 100}};
+      c.every_log_decay = {log_a, log_a / 8, 0, 2 * log_a, log_a};
       c.name += fmt::format(", log a {}", log_a);
       expect_tile_paths_agree(c);
     }
@@ -82,6 +95,7 @@ TEST(RecurrenceTiles, NoTokenSeesALaterOne) {
        every_recurrence(two_documents(140, {.K = 2, .H = 4, .dk = 24, .dv = 40, .scale = 0.3}))) {
     c.documents = {{1, 140}};
     c.chunks = {140};
+    if (c.decay != Decay::kNone) c.every_log_decay = {-0.1, -0.1, -9, -0.1};
     for_paths([&](const RecurrencePath& path, RecurrenceBench& bench) {
       const RecurrenceTensors r = make_tensors(bench, c);
       bench.kernels.forward(r);

@@ -143,6 +143,7 @@ void backward_group(const RecurrenceArgs& x, Worker& worker, int64_t chunk, int6
       for (int64_t i = 0; i < group; ++i)
         worker.heads.backward(j * group + i, worker.state(at / kTile, i), worker.solved(x, at, i),
                               worker.state(kBlockStates + 1, i), g);
+      worker.heads.finish(g);
       t = tile.begin;
     }
   }

@@ -17,28 +17,28 @@ Heads::Heads(const RecurrenceArgs& x, int64_t cols, bool backward, Pieces<float>
       dk_(padded(x.shape.dk)),
       max_dv_(padded(cols)),
       backward_(backward) {
-  const int64_t keys = kTile * dk_, values = kTile * max_dv_, state = dk_ * max_dv_;
-  // Rows of a segment of a tile, rounded up, may end this far behind it.
-  constexpr int64_t kPairsSize = (kTile + kBlock) * kPairs;
+  const int64_t keys = kTile * dk_, values = kTile * max_dv_, state = dk_ * max_dv_,
+                // Rows of a segment of a tile, rounded up, may end this far behind it.
+      pairs = (kTile + kBlock) * kPairs;
   const auto halves = [&](std::initializer_list<bf16**> all, int64_t count) {
     for (bf16** to : all) *to = reinterpret_cast<bf16*>(memory.take(count / 2));
   };
   const auto floats = [&](std::initializer_list<float**> all, int64_t count) {
     for (float** to : all) *to = memory.take(count);
   };
-  halves({&q_, &k_, &kt_panels_, &kt_rows_, &q_in_, &k_in_, &k_out_, &keys_tmp_}, keys);
-  halves({&p_, &s_}, kPairsSize);
-  floats({&qk_, &kk_, &l_}, kPairsSize);
-  halves({&m_, &m_panels_}, state);
-  halves({&v_, &w_rows_, &w_panels_, &w_out_panels_, &tmp_, &tmp_panels_}, values);
-  floats({&w_, &att_}, values);
+  halves({&q_rows_, &k_rows_, &q_in_, &k_in_, &k_out_, &kt_panels_, &kt_, &k_panels_, &keys_tmp_,
+          &kt_cut_},
+         keys);
+  halves({&p_, &p_cut_, &s_}, pairs);
+  floats({&kk_, &l_}, pairs);
+  halves({&m_panels_}, state);
+  halves({&v_, &w_, &w_panels_, &tmp_panels_}, values);
+  floats({&x_rows_}, values);
   const auto if_backward = [&](int64_t count) { return backward ? count : 0; };
-  halves({&q_panels_, &k_panels_, &qt_rows_, &x_later_}, if_backward(keys));
-  halves({&pt_, &st_, &tmp_pairs_, &dp_, &dl_, &dpt_, &dlt_}, if_backward(kPairsSize));
-  halves({&d_panels_, &dt_panels_, &mt_panels_}, if_backward(state));
-  halves({&wt_panels_, &do_, &do_in_, &do_panels_, &do_in_panels_, &du_, &du_in_, &du_in_panels_,
-          &w_out_},
-         if_backward(values));
+  halves({&q_panels_, &k_read_panels_, &qt_, &kt_read_, &qt_cut_, &x_later_}, if_backward(keys));
+  halves({&pt_, &pt_cut_, &st_, &dp_, &dl_, &dpt_, &dlt_, &pairs_panels_}, if_backward(pairs));
+  halves({&m_, &d_panels_, &dt_panels_, &mt_panels_}, if_backward(state));
+  halves({&wt_panels_, &do_, &do_panels_, &du_, &du_panels_}, if_backward(values));
   floats({&dw_}, if_backward(values));
   floats({&dq_sum_, &dk_sum_, &dq_, &dk_read_, &dk_pairs_, &dk_state_, &product_},
          if_backward(keys));
@@ -66,131 +66,172 @@ void Heads::begin(const Tile& tile, bool reads) {
   n_ = tile.size();
   rows_ = round_up(n_, kBlock);
   reads_ = reads;
+  adds_ = false;
   const int64_t dk = x_.shape.dk;
   prefetch_tile(x_.k, j_, dk);
-  to_rows(rows_of(x_.k, j_, dk), 1, nullptr, rows_, dk_, k_);
+  to_rows(rows_of(x_.k, j_, dk), 1, nullptr, rows_, dk_, k_rows_);
   if (reads) {
     prefetch_tile(x_.q, j_, dk);
-    to_rows(rows_of(x_.q, j_, dk), 1, nullptr, rows_, dk_, q_);
+    to_rows(rows_of(x_.q, j_, dk), 1, nullptr, rows_, dk_, q_rows_);
   }
-  if (decays_.channels()) return;
-  bf16* panels = backward_ ? k_panels_ : keys_tmp_;
-  to_panels(k_, rows_, dk_, rows_, panels);
-  to_transposed_rows(panels, rows_, dk_, kt_rows_, kPairs);
-  to_transposed_panels(k_, dk_, rows_, dk_, kt_panels_);
-  if (reads)
-    multiply(rows_, rows_, {{q_, dk_, kt_panels_, dk_, dk_}}, qk_, kPairs, Sums::kSet,
-             Blocks::kLower);
-  if (delta())
-    multiply(rows_, rows_, {{k_, dk_, kt_panels_, dk_, dk_}}, kk_, kPairs, Sums::kSet,
-             Blocks::kLower);
-  if (!reads || !backward_) return;
-  to_panels(q_, rows_, dk_, rows_, q_panels_);
-  to_transposed_rows(q_panels_, rows_, dk_, qt_rows_, kPairs);
+  if (!decays_.channels()) pack_products(q_rows_, k_rows_, k_rows_);
 }
 
-// Makes the decays of a head, and its own forms of queries and keys.
+void Heads::transpose_keys(const bf16* rows, bf16* to) {
+  to_panels(keys(rows), 1, nullptr, rows_, dk_, rows_, keys_tmp_);
+  to_transposed_rows(keys_tmp_, rows_, dk_, to);
+}
+
+void Heads::pack_products(const bf16* q, const bf16* k_read, const bf16* k) {
+  q_ = q;
+  k_read_ = k_read;
+  k_ = k;
+  to_panels(keys(k), 1, nullptr, rows_, dk_, rows_, k_panels_);
+  to_transposed_rows(k_panels_, rows_, dk_, kt_);
+  if (reads_ || delta()) to_transposed_panels(k, rows_, dk_, kt_panels_);
+  const auto pairs = [&](const bf16* from, float* to) {
+    multiply(rows_, rows_, {{from, dk_, kt_panels_, dk_, dk_}}, to, kPairs, Sums::kSet,
+             Blocks::kLower);
+  };
+  if (delta()) pairs(k_read, kk_);
+  if (!reads_) return;
+  pairs(q, l_);
+  keep_pairs({nullptr, n_, rows_}, l_, false, p_);
+  if (!backward_) return;
+  transpose_pairs(p_, pt_);
+  to_panels(keys(q), 1, nullptr, rows_, dk_, rows_, q_panels_);
+  to_transposed_rows(q_panels_, rows_, dk_, qt_);
+  if (!delta() || k_read == k) return;
+  to_panels(keys(k_read), 1, nullptr, rows_, dk_, rows_, k_read_panels_);
+  to_transposed_rows(k_read_panels_, rows_, dk_, kt_read_);
+}
+
+void Heads::transpose_pairs(const bf16* x, bf16* to) {
+  to_panels({as_bytes(x), DType::kBF16, rows_, kPairs, kPairs}, 1, nullptr, rows_, kPairs, rows_,
+            pairs_panels_);
+  to_transposed_rows(pairs_panels_, rows_, kPairs, to);
+}
+
 void Heads::begin_head(int64_t h) {
   decays_.begin(h, tile_);
+  cut_ = decays_.cut();
   if (delta()) {
     const Cells<float> beta(x_.beta_TH);
     for (int64_t i = 0; i < n_; ++i)
       beta_[i] = std::max(kLeastBeta, beta[(tile_.begin + i) * x_.shape.H + h]);
   }
+  const auto scale = float(x_.shape.scale);
+  for (int64_t i = 0; i < n_; ++i) factors_[i] = decays_.rows() ? scale * decays_.in()[i] : scale;
+  if (cut_) return cut_head();
   if (decays_.channels()) {
-    segment_pairs();
-    if (reads_) to_rows_by(keys(q_), decays_.in(), rows_, dk_, q_in_);
-    if (delta()) to_rows_by(keys(k_), decays_.in(), rows_, dk_, k_in_);
-    to_rows_by(keys(k_), decays_.out(), rows_, dk_, k_out_);
-    if (reads_ && backward_) return;
-    to_panels(k_out_, rows_, dk_, rows_, keys_tmp_);
-    to_transposed_rows(keys_tmp_, rows_, dk_, kt_rows_, kPairs);
-  } else if (reads_) {
-    to_rows(keys(q_), 1, decays_.in(), rows_, dk_, q_in_);
+    if (reads_) scale_keys(q_rows_, decays_.in(), q_in_);
+    if (delta()) scale_keys(k_rows_, decays_.in(), k_in_);
+    scale_keys(k_rows_, decays_.inverse(), k_out_);
+    pack_products(q_in_, k_in_, k_out_);
   }
+  q_state_ = q_;
+  k_state_ = k_read_;
+  k_made_ = k_;
+  qt_state_ = qt_;
+  kt_state_ = k_read_ == k_ ? kt_ : kt_read_;
+  kt_made_ = kt_;
+  pairs_ = p_;
+  pairs_t_ = pt_;
 }
 
-void Heads::segment_pairs() {
-  for_segments([&](int64_t first, int64_t end, int64_t rows) {
-    const int64_t depth = round_up(end, kBlock);
-    const auto part = [&](const bf16* x) { return keys(x).row_range(first, end); };
-    to_rows_by(keys(k_).row_range(0, end), decays_.earlier(), depth, dk_, keys_tmp_);
-    to_transposed_panels(keys_tmp_, dk_, depth, dk_, kt_panels_);
-    const auto pairs = [&](const bf16* x, float* to) {
-      to_rows_by(part(x), decays_.later(first), rows, dk_, keys_tmp_);
-      multiply(rows, depth, {{keys_tmp_, dk_, kt_panels_, dk_, dk_}}, to + first * kPairs, kPairs);
-    };
-    if (reads_) pairs(q_, qk_);
-    if (delta()) pairs(k_, kk_);
-  });
+void Heads::scale_keys(const bf16* x, const float* factors, bf16* to) {
+  decays_.channels() ? to_rows_by(keys(x), factors, rows_, dk_, to)
+                     : to_rows(keys(x), 1, factors, rows_, dk_, to);
 }
 
-// Panels of fp32 rows, times factors.
-void Heads::panels_of(const float* rows, int64_t num, const float* factors, bf16* to,
-                      int64_t depth) {
-  to_rows(values(rows, num), 1, factors, num, dv_, tmp_);
-  to_panels(tmp_, num, dv_, depth, to);
+// The forms of a head whose tile is cut.
+void Heads::cut_head() {
+  q_ = q_rows_;
+  k_ = k_read_ = k_rows_;
+  if (reads_) scale_keys(q_rows_, decays_.from_state(), q_in_);
+  if (delta()) scale_keys(k_rows_, decays_.from_state(), k_in_);
+  scale_keys(k_rows_, decays_.to_end(), k_out_);
+  q_state_ = q_in_;
+  k_state_ = k_in_;
+  k_made_ = k_out_;
+  const bool walks_back = reads_ && backward_;
+  if (!walks_back) transpose_keys(k_out_, kt_cut_);
+  kt_made_ = kt_cut_;
+  if (walks_back) transpose_keys(q_in_, qt_cut_);
+  if (walks_back && delta()) transpose_keys(k_in_, kt_cut_);
+  qt_state_ = qt_cut_;
+  kt_state_ = kt_cut_;
+  if (decays_.channels()) segment_pairs();
+  if (!reads_) return;
+  if (decays_.channels())
+    keep_pairs({nullptr, n_, rows_}, l_, false, p_cut_);
+  else
+    keep_pairs({decays_.between(), n_, rows_}, p_, p_cut_);
+  pairs_ = p_cut_;
+  if (backward_) transpose_pairs(p_cut_, pt_cut_);
+  pairs_t_ = pt_cut_;
 }
 
-// x becomes W, and w_panels_ its panels.
+// Panels of fp32 rows.
+void Heads::panels_of(const float* rows, int64_t num, bf16* to, int64_t depth) {
+  to_panels(values(rows, num), 1, nullptr, num, dv_, depth, to);
+}
+
+// x becomes W', and w_panels_ its panels.
 void Heads::solve(float* x) {
   for (int64_t first = 0; first < rows_; first += kBlock) {
     float* own = x + first * dv_;
     const bf16* s = s_ + first * kPairs;
     if (first > 0)
       multiply(kBlock, dv_, {{s, kPairs, w_panels_, rows_, first}}, own, dv_, Sums::kAdd);
-    panels_of(own, kBlock, nullptr, tmp_panels_, kBlock);
+    panels_of(own, kBlock, tmp_panels_, kBlock);
     multiply(kBlock, dv_, {{s + first, kPairs, tmp_panels_, kBlock, kBlock}}, own, dv_, Sums::kAdd);
-    panels_of(own, kBlock, nullptr, w_panels_ + first * kBlock, rows_);
+    panels_of(own, kBlock, w_panels_ + first * kBlock, rows_);
   }
 }
 
-// Fills w_rows_, w_panels_ and w_out_panels_.
-void Heads::write(int64_t h, const Solved& solved) {
-  const float* out = decays_.none() || decays_.channels() ? nullptr : decays_.out();
-  if (!delta()) {
-    to_rows(values_of(x_.v, h), 1, nullptr, rows_, dv_, w_rows_);
-    to_panels(w_rows_, rows_, dv_, rows_, w_panels_);
-    if (out) {
-      to_rows({as_bytes(w_rows_), DType::kBF16, n_, dv_, dv_}, 1, out, rows_, dv_, tmp_);
-      to_panels(tmp_, rows_, dv_, rows_, w_out_panels_);
-    }
-    return;
-  }
-  to_rows(values_of(x_.v, h), 1, nullptr, rows_, dv_, v_);
-  keep_earlier(decays_.pairs(n_, rows_), kk_, beta_, l_);
+// Fills w_panels_.
+void Heads::write(int64_t h, const float* M, const Solved& solved) {
+  const Matrix v = values_of(x_.v, h);
+  const float* factors = if_rows(decays_.inverse());
+  if (has_state() && (reads_ || delta()))
+    to_panels(values(M, dk_), 1, nullptr, dk_, dv_, dk_, m_panels_);
+  if (!delta()) return to_panels(v, 1, factors, rows_, dv_, rows_, w_panels_);
+  to_rows(v, 1, nullptr, rows_, dv_, v_);
+  keep_earlier({decays_.between(), n_, rows_}, kk_, beta_, l_);
   invert_blocks(l_, rows_, s_);
-  const bool channels = decays_.channels();
-  if (has_state())
-    multiply(rows_, dv_, {{channels ? k_in_ : k_, dk_, m_panels_, dk_, dk_}}, w_, dv_);
-  amx::write({v_, beta_, channels ? nullptr : decays_.in(), n_, rows_, dv_}, has_state(), w_);
-  solve(w_);
-  if (out) panels_of(w_, rows_, out, w_out_panels_, rows_);
+  if (has_state()) multiply(rows_, dv_, {{k_state_, dk_, m_panels_, dk_, dk_}}, x_rows_, dv_);
+  amx::write({v_, beta_, factors, n_, rows_, dv_}, has_state(), x_rows_);
+  solve(x_rows_);
   if (!solved.w) return;
-  to_rows(values(w_, n_), 1, nullptr, n_, dv_, solved.w);
+  to_rows(values(x_rows_, n_), 1, nullptr, n_, dv_, solved.w);
   std::copy_n(s_, n_ * kPairs, solved.s);
 }
 
 void Heads::forward(int64_t h, float* M, const Matrix& out, const Solved& solved) {
   prefetch_tile(x_.v, h, x_.shape.dv);
   begin_head(h);
-  if (has_state()) {
-    pass_state(M, decays_.whole(), dk_, dv_, m_);
-    to_panels(m_, dk_, dv_, dk_, m_panels_);
-  }
-  write(h, solved);
+  if (has_state()) decays_.pass_first(M, dv_);
+  write(h, M, solved);
+  alignas(64) float block[kBlock * kBlock];
   if (out.data) {
-    keep_pairs(decays_.pairs(n_, rows_), qk_, p_);
-    const Term pairs{p_, kPairs, w_panels_, rows_, rows_, Zeros::kAbove},
-        state{q_in_, dk_, m_panels_, dk_, has_state() ? dk_ : 0};
-    multiply(rows_, dv_, {pairs, state}, att_, dv_);
+    const Term pairs{pairs_, kPairs, w_panels_, rows_, rows_, Zeros::kAbove},
+        state{q_state_, dk_, m_panels_, dk_, has_state() ? dk_ : 0};
     const Matrix to = values_of(out, h);
-    ops_.stream(view(att_, n_, columns_.values, dv_), float(x_.shape.scale),
-                reinterpret_cast<float*>(to.data), to.stride);
+    for (int64_t c = 0; c < to.cols; c += kBlock)
+      for (int64_t i = 0; i < n_; i += kBlock) {
+        block_of(i, c, {pairs, state}, block);
+        store_rows(
+            block, kBlock, factors_ + i,
+            to.row_range(i, std::min(n_, i + kBlock)).columns(c, std::min(to.cols, c + kBlock)));
+      }
   }
-  const bool scaled = !decays_.none() && !decays_.channels();
-  multiply(dk_, dv_, {{kt_rows_, kPairs, scaled ? w_out_panels_ : w_panels_, rows_, rows_}}, M, dv_,
-           has_state() ? Sums::kAdd : Sums::kSet);
+  for (int64_t c = 0; c < dv_; c += kBlock)
+    for (int64_t i = 0; i < dk_; i += kBlock) {
+      block_of(i, c, {{kt_made_, kPairs, w_panels_, rows_, rows_}}, block);
+      add_to_state(block, decays_.passed() + i, decays_.made() + i, has_state(), dv_,
+                   M + i * dv_ + c);
+    }
 }
 
 }  // namespace ashlar::kernels::cpu::amx

@@ -1,7 +1,6 @@
-// How it works.  Everything is in rows of whole vectors, so that only reading a matrix of the
-// caller has a tail.  Decays between pairs of tokens are not stored: from row i - 1 to row i, the
-// products for all tokens before are multiplied by a_i, in registers, and products below 1e-30 drop
-// to 0, since slow denormals would follow.
+// How it works.  Everything is in rows of whole vectors, so that only matrices of the caller have a
+// tail.  Vector units are what a tile waits for: copies of bf16 rows move without conversion, and
+// fp32 rows become pairs in two instructions, a conversion of two rows and a permutation.
 //
 // invert_blocks solves N = L + L N row by row, which has no division: row i of N is row i of L plus
 // rows j < i of N, each times l[i][j].  Blocks do not depend on each other and run side by side.
@@ -21,42 +20,32 @@ namespace ashlar::kernels::cpu::amx {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr float kSmallest = 1e-30f;
 
 ASHLAR_INLINE __mmask16 first16(int64_t count) {
   return count >= 16 ? __mmask16(0xffff) : count <= 0 ? __mmask16(0) : __mmask16((1u << count) - 1);
 }
-ASHLAR_INLINE __m512 load(const bf16* at, __mmask16 mask = 0xffff) {
+ASHLAR_INLINE __mmask32 first32(int64_t count) {
+  return count >= 32 ? ~__mmask32{0} : count <= 0 ? __mmask32{0} : (__mmask32{1} << count) - 1;
+}
+ASHLAR_INLINE __m512 load(const bf16* at) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+ASHLAR_INLINE __m512 load(const bf16* at, __mmask16 mask) {
   const __m256i x = _mm256_maskz_loadu_epi16(mask, at);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
-ASHLAR_INLINE __m512 load(const float* at, __mmask16 mask = 0xffff) {
+ASHLAR_INLINE __m512 load(const float* at) {
+  return _mm512_loadu_ps(at);
+}
+ASHLAR_INLINE __m512 load(const float* at, __mmask16 mask) {
   return _mm512_maskz_loadu_ps(mask, at);
 }
+ASHLAR_INLINE __m512i two(__m512 low, __m512 high) {
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
 ASHLAR_INLINE void store(__m512 low, __m512 high, bf16* to) {
-  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-}
-
-// a b, or 0 where a is below kSmallest.
-ASHLAR_INLINE __m512 times_or_0(__m512 a, __m512 b) {
-  return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(a, _mm512_set1_ps(kSmallest), _CMP_NLE_UQ), a, b);
-}
-
-template <typename T, typename Factor>
-ASHLAR_INLINE void rows_of(const Matrix& x, int64_t rows, int64_t cols, bf16* to, Factor factor) {
-  const T* from = reinterpret_cast<const T*>(x.data);
-  const int64_t whole = x.cols / kBlock * kBlock, num_rows = x.rows, stride = x.stride;
-  for (int64_t i = 0; i < num_rows; ++i, from += stride, to += cols) {
-    int64_t c = 0;
-    for (; c < whole; c += kBlock)
-      store(factor.times(load(from + c), i, c),
-            factor.times(load(from + c + kLanes), i, c + kLanes), to + c);
-    for (; c < cols; c += kBlock)
-      store(factor.times(load(from + c, first16(x.cols - c)), i, c),
-            factor.times(load(from + c + kLanes, first16(x.cols - c - kLanes)), i, c + kLanes),
-            to + c);
-  }
-  std::fill_n(to, (rows - x.rows) * cols, bf16());
+  _mm512_storeu_si512(to, two(low, high));
 }
 
 struct OfRow {
@@ -73,45 +62,113 @@ struct OfElement {
     return _mm512_mul_ps(x, load(by + i * cols + c));
   }
 };
+struct One {
+  ASHLAR_INLINE __m512 times(__m512 x, int64_t, int64_t) const { return x; }
+};
 
-template <typename Factor>
-[[ASHLAR_VECTORS]] void rows_of_any(const Matrix& x, int64_t rows, int64_t cols, bf16* to,
-                                    const Factor& factor) {
-  x.dtype == DType::kBF16 ? rows_of<bf16>(x, rows, cols, to, factor)
-                          : rows_of<float>(x, rows, cols, to, factor);
+template <typename T, typename Factor>
+[[ASHLAR_VECTORS]] void rows_of(const Matrix& x, int64_t rows, int64_t cols, bf16* to,
+                                Factor factor) {
+  const T* from = reinterpret_cast<const T*>(x.data);
+  const int64_t num = x.rows, used = x.cols, whole = used / kBlock * kBlock, stride = x.stride;
+  for (int64_t i = 0; i < num; ++i, from += stride, to += cols) {
+    int64_t c = 0;
+    for (; c < whole; c += kBlock)
+      store(factor.times(load(from + c), i, c),
+            factor.times(load(from + c + kLanes), i, c + kLanes), to + c);
+    for (; c < cols; c += kBlock)
+      store(factor.times(load(from + c, first16(used - c)), i, c),
+            factor.times(load(from + c + kLanes, first16(used - c - kLanes)), i, c + kLanes),
+            to + c);
+  }
+  std::fill_n(to, (rows - num) * cols, bf16());
 }
 
-// Picks the lower 16 of two rows of 32 as pairs, for _mm512_permutex2var_epi16.
+[[ASHLAR_VECTORS]] void copy_rows(const Matrix& x, int64_t rows, int64_t cols, bf16* to) {
+  const bf16* from = reinterpret_cast<const bf16*>(x.data);
+  const int64_t num = x.rows, used = x.cols, stride = x.stride;
+  for (int64_t i = 0; i < num; ++i, from += stride, to += cols)
+    for (int64_t c = 0; c < cols; c += kBlock)
+      _mm512_storeu_si512(to + c, _mm512_maskz_loadu_epi16(first32(used - c), from + c));
+  std::fill_n(to, (rows - num) * cols, bf16());
+}
+
+// For _mm512_permutexvar_epi16: the halves of a vector as pairs.
+ASHLAR_INLINE __m512i halves_as_pairs() {
+  alignas(64) static constexpr uint16_t kPairOrder[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_load_si512(kPairOrder);
+}
+// For _mm512_permutex2var_epi16: the lower 16 of two rows of 32 as pairs.
 ASHLAR_INLINE __m512i pairs_low() {
-  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-  return _mm512_load_si512(kLow);
+  const __m512i order = halves_as_pairs();  // 16.. of the second row begin at 32
+  return _mm512_add_epi16(order, _mm512_and_si512(order, _mm512_set1_epi16(16)));
 }
 
-// Rows [16 v, 16 v + 16) of pairs, of which each has v whole vectors and a part of another.  e
-// holds the decays between the tokens before and the row's own.
-template <int v, bool kStrict, typename To>
-ASHLAR_INLINE void pair_rows(const PairDecays& d, const float* p, const float* factors,
+template <typename T, typename Factor>
+[[ASHLAR_VECTORS]] void panels_from(const Matrix& x, int64_t rows, int64_t cols, int64_t depth,
+                                    bf16* to, Factor factor) {
+  const __m512i order = halves_as_pairs();
+  const T* from = reinterpret_cast<const T*>(x.data);
+  const int64_t num = x.rows, used = x.cols, stride = x.stride;
+  for (int64_t k = 0; k < rows; k += 2, from += 2 * stride, to += 2 * kBlock) {
+    const bool has_odd = k + 1 < num;
+    for (int64_t c = 0; c < cols; c += kLanes) {
+      const __mmask16 mask = k < num ? first16(used - c) : __mmask16(0);
+      const __m512 even = factor.times(load(from + c, mask), k, c),
+                   odd = has_odd ? factor.times(load(from + stride + c, mask), k + 1, c)
+                                 : _mm512_setzero_ps();
+      _mm512_storeu_si512(to + c / kBlock * kBlock * depth + c % kBlock * 2,
+                          _mm512_permutexvar_epi16(order, two(even, odd)));
+    }
+  }
+}
+
+[[ASHLAR_VECTORS]] void copy_panels(const Matrix& x, int64_t rows, int64_t cols, int64_t depth,
+                                    bf16* to) {
+  const __m512i low = pairs_low(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  const bf16* from = reinterpret_cast<const bf16*>(x.data);
+  const int64_t num = x.rows, used = x.cols, stride = x.stride;
+  for (int64_t k = 0; k < rows; k += 2, from += 2 * stride, to += 2 * kBlock)
+    for (int64_t c = 0; c < cols; c += kBlock) {
+      const __mmask32 mask = first32(used - c);
+      const __m512i even = _mm512_maskz_loadu_epi16(k < num ? mask : 0, from + c),
+                    odd = _mm512_maskz_loadu_epi16(k + 1 < num ? mask : 0, from + stride + c);
+      _mm512_storeu_si512(to + c * depth, _mm512_permutex2var_epi16(even, low, odd));
+      _mm512_storeu_si512(to + c * depth + kBlock, _mm512_permutex2var_epi16(even, high, odd));
+    }
+}
+
+// a b, or 0 where a is below kSmallest.
+ASHLAR_INLINE __m512 times_or_0(__m512 a, __m512 b) {
+  return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(a, _mm512_set1_ps(kSmallest), _CMP_NLE_UQ), a, b);
+}
+
+// Rows [16 v, 16 v + 16) of pairs, of which each has v whole vectors and a part of another.  In a
+// cut tile e holds what is between the tokens before and the row's own.
+template <int v, bool kStrict, bool kCut, typename From, typename To>
+ASHLAR_INLINE void pair_rows(const Pairs& pairs, const From* p, const float* factors,
                              __m512 (&e)[4], To* to) {
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const int64_t i = v * kLanes + lane;
-    if (i >= d.rows) return;
-    const auto own = __mmask16(1u << lane), before = __mmask16(own - 1);
+  const int64_t n = pairs.n, rows = std::min(pairs.rows, (v + 1) * kLanes);
+  for (int64_t i = v * kLanes; i < rows; ++i) {
+    const auto own = __mmask16(1u << (i - v * kLanes)), before = __mmask16(own - 1),
+               seen = kStrict ? before : __mmask16(before | own);
     __m512 row[4] = {};
-    if (i < d.n) {
-      const __m512 a = _mm512_set1_ps(d.a[i]),
-                   factor = _mm512_set1_ps(factors ? -factors[i] : 1.0f);
+    if (i < n) {
+      if constexpr (kCut) {
+        const __m512 between = _mm512_set1_ps(pairs.between[i]);
 #pragma GCC unroll 4
-      for (int b = 0; b <= v; ++b) e[b] = times_or_0(e[b], a);
-      const __m512 known = e[v];
-      e[v] = _mm512_mask_mov_ps(e[v], own, _mm512_set1_ps(1));
+        for (int b = 0; b <= v; ++b) e[b] = times_or_0(e[b], between);
+        e[v] = _mm512_mask_mov_ps(e[v], own, _mm512_set1_ps(1));
+      }
+      const __m512 factor = _mm512_set1_ps(factors ? -factors[i] : 1.0f);
 #pragma GCC unroll 4
       for (int b = 0; b <= v; ++b) {
-        const __mmask16 seen = b < v ? __mmask16(0xffff) : kStrict ? before : before | own;
-        const __m512 decay = b == v && kStrict ? known : e[b];
-        row[b] = _mm512_maskz_mul_ps(seen, load(p + i * kPairs + b * kLanes),
-                                     kStrict && factors ? _mm512_mul_ps(decay, factor) : decay);
+        const From* from = p + i * kPairs + b * kLanes;
+        row[b] = b < v ? load(from) : load(from, seen);
+        if constexpr (kCut) row[b] = _mm512_mul_ps(row[b], e[b]);
+        if (factors) row[b] = _mm512_mul_ps(row[b], factor);
       }
     }
     if constexpr (std::is_same_v<To, bf16>) {
@@ -124,14 +181,18 @@ ASHLAR_INLINE void pair_rows(const PairDecays& d, const float* p, const float* f
   }
 }
 
-template <bool kStrict, typename To>
-[[ASHLAR_VECTORS]] void pairs_of(const PairDecays& d, const float* p, const float* factors,
-                                 To* to) {
+template <bool kStrict, bool kCut, typename From, typename To>
+[[ASHLAR_VECTORS]] void pairs_in(const Pairs& pairs, const From* p, const float* factors, To* to) {
   __m512 e[4] = {};
-  pair_rows<0, kStrict>(d, p, factors, e, to);
-  pair_rows<1, kStrict>(d, p, factors, e, to);
-  pair_rows<2, kStrict>(d, p, factors, e, to);
-  pair_rows<3, kStrict>(d, p, factors, e, to);
+  pair_rows<0, kStrict, kCut>(pairs, p, factors, e, to);
+  pair_rows<1, kStrict, kCut>(pairs, p, factors, e, to);
+  pair_rows<2, kStrict, kCut>(pairs, p, factors, e, to);
+  pair_rows<3, kStrict, kCut>(pairs, p, factors, e, to);
+}
+template <bool kStrict, typename From, typename To>
+void pairs_of(const Pairs& pairs, const From* p, const float* factors, To* to) {
+  pairs.between ? pairs_in<kStrict, true>(pairs, p, factors, to)
+                : pairs_in<kStrict, false>(pairs, p, factors, to);
 }
 
 // Row i of N in place of row i of L, of the block whose first row is `block`.
@@ -167,72 +228,75 @@ ASHLAR_INLINE void invert_row(float* block, int64_t i) {
 }  // namespace
 
 void prefetch(const Matrix& x) {
-  const int64_t size = size_of(x.dtype);
+  const int64_t size = size_of(x.dtype), row_bytes = x.cols * size;
   for (int64_t i = 0; i < x.rows; ++i) {
     const std::byte* row = x.data + i * x.stride * size;
-    for (int64_t b = 0; b < x.cols * size; b += 64) __builtin_prefetch(row + b, 0, 2);
+    for (int64_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
   }
 }
 
 void to_rows(const Matrix& x, float factor, const float* factors, int64_t rows, int64_t cols,
              bf16* to) {
-  rows_of_any(x, rows, cols, to, OfRow{factor, factors});
+  const bool scaled = factor != 1 || factors;
+  if (x.dtype == DType::kBF16)
+    return scaled ? rows_of<bf16>(x, rows, cols, to, OfRow{factor, factors})
+                  : copy_rows(x, rows, cols, to);
+  scaled ? rows_of<float>(x, rows, cols, to, OfRow{factor, factors})
+         : rows_of<float>(x, rows, cols, to, One());
 }
 void to_rows_by(const Matrix& x, const float* by, int64_t rows, int64_t cols, bf16* to) {
-  rows_of_any(x, rows, cols, to, OfElement{by, cols});
+  x.dtype == DType::kBF16 ? rows_of<bf16>(x, rows, cols, to, OfElement{by, cols})
+                          : rows_of<float>(x, rows, cols, to, OfElement{by, cols});
 }
 
-[[ASHLAR_VECTORS]] void scale_by(const float* by, int64_t rows, int64_t cols, float* to) {
-  for (int64_t i = 0; i < rows * cols; i += kLanes)
-    _mm512_storeu_ps(to + i, _mm512_mul_ps(load(to + i), load(by + i)));
+void to_panels(const Matrix& x, float factor, const float* factors, int64_t rows, int64_t cols,
+               int64_t depth, bf16* to) {
+  const bool scaled = factor != 1 || factors;
+  if (x.dtype == DType::kBF16)
+    return scaled ? panels_from<bf16>(x, rows, cols, depth, to, OfRow{factor, factors})
+                  : copy_panels(x, rows, cols, depth, to);
+  scaled ? panels_from<float>(x, rows, cols, depth, to, OfRow{factor, factors})
+         : panels_from<float>(x, rows, cols, depth, to, One());
 }
+
+void to_transposed_panels(const bf16* x, int64_t rows, int64_t cols, bf16* to) {
+  for (int64_t r = 0; r < rows; r += kLanes)
+    for (int64_t c = 0; c < cols; c += kBlock)
+      gemm::transpose_bf16_pairs(reinterpret_cast<const std::byte*>(x + r * cols + c), cols * 2,
+                                 reinterpret_cast<std::byte*>(to + r / kBlock * kBlock * cols +
+                                                              c * kBlock + r % kBlock * 2),
+                                 kBlock * 4);
+}
+
+void to_transposed_rows(const bf16* panels, int64_t depth, int64_t cols, bf16* to) {
+  for (int64_t c = 0; c < cols; c += kLanes)
+    for (int64_t k = 0; k < depth; k += kBlock)
+      gemm::transpose_bf16_pairs(
+          reinterpret_cast<const std::byte*>(panels + c / kBlock * kBlock * depth + k * kBlock +
+                                             c % kBlock * 2),
+          kBlock * 4, reinterpret_cast<std::byte*>(to + c * kPairs + k), kPairs * 2);
+}
+
+[[ASHLAR_VECTORS]] void scale_by(const float* by, int64_t rows, int64_t cols, float* x) {
+  for (int64_t i = 0; i < rows * cols; i += kLanes)
+    _mm512_storeu_ps(x + i, _mm512_mul_ps(load(x + i), load(by + i)));
+}
+
 [[ASHLAR_VECTORS]] void add_by(const float* x, const float* by, int64_t rows, int64_t cols,
                                float* to) {
   for (int64_t i = 0; i < rows * cols; i += kLanes)
     _mm512_storeu_ps(to + i, _mm512_fmadd_ps(load(x + i), load(by + i), load(to + i)));
 }
 
-[[ASHLAR_VECTORS]] void to_panels(const bf16* x, int64_t rows, int64_t cols, int64_t depth,
-                                  bf16* to) {
-  const __m512i low = pairs_low(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  for (int64_t c = 0; c < cols; c += kBlock) {
-    bf16* panel = to + c * depth;
-    for (int64_t k = 0; k < rows; k += 2, panel += 2 * kBlock) {
-      const __m512i even = _mm512_loadu_si512(x + k * cols + c),
-                    odd = _mm512_loadu_si512(x + (k + 1) * cols + c);
-      _mm512_storeu_si512(panel, _mm512_permutex2var_epi16(even, low, odd));
-      _mm512_storeu_si512(panel + kBlock, _mm512_permutex2var_epi16(even, high, odd));
-    }
-  }
-}
-
-void to_transposed_panels(const bf16* x, int64_t stride, int64_t rows, int64_t cols, bf16* to) {
-  for (int64_t r = 0; r < rows; r += kLanes)
-    for (int64_t c = 0; c < cols; c += kBlock)
-      gemm::transpose_bf16_pairs(reinterpret_cast<const std::byte*>(x + r * stride + c), stride * 2,
-                                 reinterpret_cast<std::byte*>(to + r / kBlock * kBlock * cols +
-                                                              c * kBlock + r % kBlock * 2),
-                                 kBlock * 4);
-}
-
-void to_transposed_rows(const bf16* panels, int64_t depth, int64_t cols, bf16* to, int64_t stride) {
-  for (int64_t c = 0; c < cols; c += kLanes)
-    for (int64_t k = 0; k < depth; k += kBlock)
-      gemm::transpose_bf16_pairs(
-          reinterpret_cast<const std::byte*>(panels + c / kBlock * kBlock * depth + k * kBlock +
-                                             c % kBlock * 2),
-          kBlock * 4, reinterpret_cast<std::byte*>(to + c * stride + k), stride * 2);
-}
-
-[[ASHLAR_VECTORS]] void pass_state(float* M, const float* whole, int64_t rows, int64_t cols,
-                                   bf16* to) {
-  for (int64_t i = 0; i < rows; ++i, M += cols, to += cols) {
-    const __m512 factor = _mm512_set1_ps(whole[i]);
+[[ASHLAR_VECTORS]] void pass_gradient(float* D, const float* made, const float* passed,
+                                      int64_t rows, int64_t cols, bf16* to) {
+  for (int64_t i = 0; i < rows; ++i, D += cols, to += cols) {
+    const __m512 of_made = _mm512_set1_ps(made[i]), of_passed = _mm512_set1_ps(passed[i]);
     for (int64_t c = 0; c < cols; c += kBlock) {
-      const __m512 low = load(M + c), high = load(M + c + kLanes);
-      store(low, high, to + c);
-      _mm512_storeu_ps(M + c, _mm512_mul_ps(low, factor));
-      _mm512_storeu_ps(M + c + kLanes, _mm512_mul_ps(high, factor));
+      const __m512 low = load(D + c), high = load(D + c + kLanes);
+      store(_mm512_mul_ps(low, of_made), _mm512_mul_ps(high, of_made), to + c);
+      _mm512_storeu_ps(D + c, _mm512_mul_ps(low, of_passed));
+      _mm512_storeu_ps(D + c + kLanes, _mm512_mul_ps(high, of_passed));
     }
   }
 }
@@ -260,22 +324,19 @@ void to_transposed_rows(const bf16* panels, int64_t depth, int64_t cols, bf16* t
   }
 }
 
-[[ASHLAR_VECTORS]] int64_t segment_products(const float* a, int64_t first, int64_t n, int64_t cols,
-                                            float* later, float* earlier) {
-  std::fill_n(later + first * cols, cols, 1.0f);
-  std::fill_n(earlier + first * cols, cols, 1.0f);
-  for (int64_t at = first * cols - kLanes; at >= 0; at -= kLanes)
-    _mm512_storeu_ps(earlier + at, times_or_0(load(earlier + at + cols), load(a + at + cols)));
-  int64_t i = first + 1;
+[[ASHLAR_VECTORS]] int64_t segment_products(const float* a, int64_t n, int64_t cols, float* in,
+                                            float* inverse) {
+  int64_t i = 0;
   for (; i < n; ++i) {
     __mmask16 faint = 0;
     for (int64_t c = 0; c < cols; c += kLanes) {
       const int64_t at = i * cols + c;
-      const __m512 passed = _mm512_mul_ps(load(later + at - cols), load(a + at));
+      const __m512 before = i == 0 ? _mm512_set1_ps(1) : load(in + at - cols),
+                   passed = _mm512_mul_ps(before, load(a + at));
       faint |= _mm512_cmp_ps_mask(passed, _mm512_set1_ps(kFaintest), _CMP_NGE_UQ);
-      _mm512_storeu_ps(later + at, passed);
+      _mm512_storeu_ps(in + at, passed);
       const __m512 guess = _mm512_rcp14_ps(passed);  // within 2^-14, and one step of Newton
-      _mm512_storeu_ps(earlier + at,
+      _mm512_storeu_ps(inverse + at,
                        _mm512_mul_ps(guess, _mm512_fnmadd_ps(passed, guess, _mm512_set1_ps(2))));
     }
     if (faint) break;
@@ -283,14 +344,21 @@ void to_transposed_rows(const bf16* panels, int64_t depth, int64_t cols, bf16* t
   return i;
 }
 
-void keep_pairs(const PairDecays& d, const float* p, bf16* to) {
-  pairs_of<false>(d, p, nullptr, to);
+[[ASHLAR_VECTORS]] void products_back(const float* a, int64_t end, int64_t cols, float* to) {
+  const __m512 one = _mm512_set1_ps(1);
+  for (int64_t at = end * cols - kLanes; at >= 0; at -= kLanes)
+    _mm512_storeu_ps(to + at, times_or_0(at + cols < end * cols ? load(to + at + cols) : one,
+                                         load(a + at + cols)));
 }
-void keep_earlier(const PairDecays& d, const float* p, const float* factors, float* to) {
-  pairs_of<true>(d, p, factors, to);
+
+void keep_pairs(const Pairs& pairs, const float* p, bool strict, bf16* to) {
+  strict ? pairs_of<true>(pairs, p, nullptr, to) : pairs_of<false>(pairs, p, nullptr, to);
 }
-void keep_earlier(const PairDecays& d, const float* p, bf16* to) {
-  pairs_of<true>(d, p, nullptr, to);
+void keep_pairs(const Pairs& pairs, const bf16* p, bf16* to) {
+  pairs_of<false>(pairs, p, nullptr, to);
+}
+void keep_earlier(const Pairs& pairs, const float* p, const float* factors, float* to) {
+  pairs_of<true>(pairs, p, factors, to);
 }
 
 [[ASHLAR_VECTORS]] void invert_blocks(float* l, int64_t rows, bf16* to) {
@@ -306,15 +374,49 @@ void keep_earlier(const PairDecays& d, const float* p, bf16* to) {
 [[ASHLAR_VECTORS]] void write(const Written& w, bool has_read, float* read) {
   const bf16* v = w.v;
   for (int64_t i = 0; i < w.n; ++i, v += w.cols, read += w.cols) {
-    const __m512 factor = _mm512_set1_ps(w.factors[i]),
-                 decay = _mm512_set1_ps(w.decays ? w.decays[i] : 1);
+    const __m512 beta = _mm512_set1_ps(w.beta[i]),
+                 factor = _mm512_set1_ps(w.factors ? w.factors[i] : 1);
     for (int64_t c = 0; c < w.cols; c += kLanes) {
-      __m512 x = load(v + c);
-      if (has_read) x = _mm512_fnmadd_ps(decay, load(read + c), x);
-      _mm512_storeu_ps(read + c, _mm512_mul_ps(factor, x));
+      const __m512 x = load(v + c);
+      const __m512 left =
+          has_read ? _mm512_fmsub_ps(x, factor, load(read + c)) : _mm512_mul_ps(x, factor);
+      _mm512_storeu_ps(read + c, _mm512_mul_ps(beta, left));
     }
   }
   std::fill_n(read, (w.rows - w.n) * w.cols, 0.0f);
+}
+
+[[ASHLAR_VECTORS]] void store_rows(const float* x, int64_t stride, const float* factors,
+                                   const Matrix& to) {
+  float* row = reinterpret_cast<float*>(to.data);
+  const int64_t rows = to.rows, cols = to.cols, step = to.stride;
+  const bool lines =
+      reinterpret_cast<uintptr_t>(row) % 64 == 0 && step % kLanes == 0 && cols % kLanes == 0;
+  for (int64_t i = 0; i < rows; ++i, x += stride, row += step) {
+    const __m512 factor = _mm512_set1_ps(factors[i]);
+    for (int64_t c = 0; c < cols; c += kLanes) {
+      const __m512 value = _mm512_mul_ps(load(x + c), factor);
+      if (lines)
+        _mm512_stream_ps(row + c, value);
+      else
+        _mm512_mask_storeu_ps(row + c, first16(cols - c), value);
+    }
+  }
+}
+
+[[ASHLAR_VECTORS]] void add_to_state(const float* block, const float* passed, const float* made,
+                                     bool has_state, int64_t cols, float* M) {
+  for (int64_t i = 0; i < kBlock; ++i, block += kBlock, M += cols) {
+    const __m512 of_made = _mm512_set1_ps(made[i]), of_passed = _mm512_set1_ps(passed[i]);
+    __m512 low = _mm512_mul_ps(load(block), of_made),
+           high = _mm512_mul_ps(load(block + kLanes), of_made);
+    if (has_state) {
+      low = _mm512_fmadd_ps(load(M), of_passed, low);
+      high = _mm512_fmadd_ps(load(M + kLanes), of_passed, high);
+    }
+    _mm512_storeu_ps(M, low);
+    _mm512_storeu_ps(M + kLanes, high);
+  }
 }
 
 [[ASHLAR_VECTORS]] void add_dots(const bf16* x, const float* y, int64_t rows, int64_t cols,
@@ -329,6 +431,14 @@ void keep_earlier(const PairDecays& d, const float* p, bf16* to) {
   }
 }
 
+[[ASHLAR_VECTORS]] void add_products(const bf16* x, const float* y, int64_t rows, int64_t cols,
+                                     float sign, float* products) {
+  const __m512 signs = _mm512_set1_ps(sign);
+  for (int64_t i = 0; i < rows * cols; i += kLanes)
+    _mm512_storeu_ps(products + i, _mm512_fmadd_ps(_mm512_mul_ps(load(x + i), signs), load(y + i),
+                                                   load(products + i)));
+}
+
 [[ASHLAR_VECTORS]] float dot(const float* x, const float* y, int64_t n) {
   __m512 sums[4] = {};
   for (int64_t i = 0; i < n; i += 4 * kLanes)
@@ -337,6 +447,28 @@ void keep_earlier(const PairDecays& d, const float* p, bf16* to) {
       sums[v] = _mm512_fmadd_ps(load(x + i + v * kLanes), load(y + i + v * kLanes), sums[v]);
   return _mm512_reduce_add_ps(
       _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+}
+
+[[ASHLAR_VECTORS]] void sum_around(int64_t n, int64_t cols, int64_t stride, const float* before,
+                                   float* after, float* sum, float* to, int64_t to_stride) {
+  for (int64_t c = 0; c < cols; c += kLanes) {
+    const __mmask16 mask = first16(cols - c);
+    __m512 rest = _mm512_setzero_ps(), passed = load(sum + c, mask);
+    for (int64_t i = n - 1; i >= 0; --i) {
+      rest = _mm512_add_ps(rest, load(after + i * stride + c, mask));
+      _mm512_mask_storeu_ps(after + i * stride + c, mask, rest);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      _mm512_mask_storeu_ps(to + i * to_stride + c, mask,
+                            _mm512_add_ps(passed, load(after + i * stride + c, mask)));
+      passed = _mm512_add_ps(passed, load(before + i * stride + c, mask));
+    }
+  }
+}
+
+[[ASHLAR_VECTORS]] void sum_up(const float* x, int64_t n, bool adds, float* to) {
+  for (int64_t i = 0; i < n; i += kLanes)
+    _mm512_storeu_ps(to + i, adds ? _mm512_add_ps(load(to + i), load(x + i)) : load(x + i));
 }
 
 }  // namespace ashlar::kernels::cpu::amx

@@ -1,6 +1,7 @@
 // How it works.  A block of 32 x 32 sums takes four tile registers, a step of 32 along the depth
 // four loads and four multiplications, as in gemm/amx.cpp.  Several terms add to the sums while
-// they are in registers.
+// they are in registers.  Blocks go down the columns, so that a panel stays in the first-level
+// cache, which need not hold the whole right operand, as of a state of 128 x 128.
 #include "ashlar/kernels/cpu/recurrence/amx_products.h"
 
 #include <algorithm>
@@ -41,8 +42,8 @@ constexpr int64_t kHalf = 16, kPanelRow = 2 * kBlock;  // elements of a pair of 
                                                    std::initializer_list<Term> terms, float* c,
                                                    int64_t c_stride, Sums sums, Blocks blocks) {
   const int64_t c_bytes = c_stride * 4;
-  for (int64_t row = 0; row < rows; row += kBlock)
-    for (int64_t col = 0; col < (blocks == Blocks::kLower ? row + kBlock : cols); col += kBlock) {
+  for (int64_t col = 0; col < cols; col += kBlock)
+    for (int64_t row = blocks == Blocks::kLower ? col : 0; row < rows; row += kBlock) {
       float *upper = c + row * c_stride + col, *lower = upper + kHalf * c_stride;
       if (sums == Sums::kAdd) {
         load<0>(upper, c_bytes);
@@ -63,7 +64,23 @@ constexpr int64_t kHalf = 16, kPanelRow = 2 * kBlock;  // elements of a pair of 
     }
 }
 
-[[gnu::target("amx-tile,amx-bf16")]] InUse::InUse() {
+[[gnu::target("amx-tile,amx-bf16")]] void block_of(int64_t row, int64_t col,
+                                                   std::initializer_list<Term> terms,
+                                                   float* block) {
+  zero<0>();
+  zero<1>();
+  zero<2>();
+  zero<3>();
+  for (const Term& term : terms) add_term(term, row, col);
+  store<0>(block, kBlock * 4);
+  store<1>(block + kHalf, kBlock * 4);
+  store<2>(block + kHalf * kBlock, kBlock * 4);
+  store<3>(block + kHalf * kBlock + kHalf, kBlock * 4);
+}
+
+[[gnu::target("amx-tile,amx-bf16")]] InUse::InUse() : control_(__builtin_ia32_stmxcsr()) {
+  constexpr unsigned kZeroForDenormals = 0x8040;
+  __builtin_ia32_ldmxcsr(control_ | kZeroForDenormals);
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
     config.rows[i] = uint8_t(kHalf);
@@ -72,7 +89,9 @@ constexpr int64_t kHalf = 16, kPanelRow = 2 * kBlock;  // elements of a pair of 
   load_config(config);
 }
 [[gnu::target("amx-tile,amx-bf16")]] InUse::~InUse() {
+  __builtin_ia32_sfence();  // passes store past the caches
   release();
+  __builtin_ia32_ldmxcsr(control_);
 }
 
 }  // namespace ashlar::kernels::cpu::amx

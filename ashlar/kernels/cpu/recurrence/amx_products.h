@@ -35,12 +35,19 @@ enum class Blocks { kAll, kLower };
 void multiply(int64_t rows, int64_t cols, std::initializer_list<Term> terms, float* c,
               int64_t c_stride, Sums sums = Sums::kSet, Blocks blocks = Blocks::kAll);
 
-// The tiles of this thread, shaped for multiply as long as the object lives.
+// The block of the sums at (row, col), in rows of kBlock.
+void block_of(int64_t row, int64_t col, std::initializer_list<Term> terms, float* block);
+
+// The tiles of this thread, shaped for multiply as long as the object lives.  So long vectors of
+// the thread take denormals as 0, as tiles always do: strong decays make many.
 class InUse {
  public:
   InUse();
   ~InUse();
   InUse(const InUse&) = delete;
+
+ private:
+  unsigned control_;
 };
 
 }  // namespace ashlar::kernels::cpu::amx
