@@ -1,17 +1,18 @@
-// How it works.  A run is one 64-bit word: its generation in the upper half, the number of
-// unclaimed tasks in the lower half.
+// How it works.  The tasks of a run are cut into one range per worker.  A range is one 64-bit word:
+// the run's generation in the upper half, the number of its unclaimed tasks in the lower half.
 //
-//   run      sets task, num_tasks and completed, then publishes a word of the next generation; it
+//   run      sets task and completed, fills the ranges, then publishes the next generation; it
 //            works as worker 0, and waits until as many tasks are completed as there were
-//   claim    decrements the word; the previous count gives the task's number
-//   worker   waits for a new generation, spinning first, then asleep; claims and runs tasks until
-//            none is left
+//   claim    decrements a range's word; the previous count gives the task's number
+//   worker   waits for a new generation, spinning first, then asleep; claims and runs the tasks of
+//            its own range, then those that others have left
 //
-// A worker that comes late, or not at all, finds nothing to claim, and nobody waits for it: run
-// waits for claimed tasks only.  A claim fails if the generation has changed, and a run cannot end
-// before every claimed task has, so a claimant may read task and num_tasks.  The word publishes the
-// values that run() has set to the workers (release, acquire); `completed` publishes their results
-// to run().
+// Loops over the same tokens thus tend to run on the same core, in whose cache the last loop left
+// them.  A worker that comes late, or not at all, finds nothing to claim, and nobody waits for it:
+// run waits for claimed tasks only.  A claim fails if the generation has changed, and a run cannot
+// end before every claimed task has, so a claimant may read the task and the ends of the ranges.  A
+// range's word publishes the values that run() has set to the workers (release, acquire);
+// `completed` publishes their results to run().
 #include "ashlar/core/threads.h"
 
 #include <sched.h>
@@ -45,6 +46,12 @@ int usable_cpus() {
   return std::max(1, CPU_COUNT(&set));
 }
 
+int thread_count(int num_threads) {
+  ASHLAR_REQUIRE(num_threads >= 0, kConfig, "the thread count is {}; expected 0 (all) or more",
+                 num_threads);
+  return num_threads == 0 ? usable_cpus() : num_threads;
+}
+
 // Two loops of a step are microseconds apart: spinning that long is cheaper than sleeping.
 constexpr int kSpins = 10'000;
 
@@ -67,17 +74,25 @@ void run_here(int64_t num_tasks, Task task) {
   if (failure) std::rethrow_exception(failure);
 }
 
+// The unclaimed tasks of one worker's range, on a cache line of its own.
+struct alignas(64) TaskRange {
+  std::atomic<uint64_t> word{0};
+  int64_t end = 0;
+};
+
 }  // namespace
 
 struct Threads::State {
+  explicit State(int count) : ranges(size_t(count)) {}
+
   std::vector<std::thread> workers;
-  std::mutex mutex;  // guards only the sleep of workers
+  std::vector<TaskRange> ranges;  // of worker 0, 1, ..
+  std::mutex mutex;               // guards only the sleep of workers
   std::condition_variable wake;
-  std::atomic<uint64_t> word{0};
-  std::atomic<int64_t> completed{0};
+  alignas(64) std::atomic<uint64_t> generation{0};  // 32 bits
   std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
-  int64_t num_tasks = 0;
+  alignas(64) std::atomic<int64_t> completed{0};
   const Task* task = nullptr;
   std::exception_ptr failure;
   std::mutex failure_mutex;
@@ -85,32 +100,47 @@ struct Threads::State {
   static uint64_t generation_of(uint64_t word) { return word >> 32; }
   static uint64_t unclaimed(uint64_t word) { return word & 0xffffffffu; }
 
-  // Claims and runs tasks of the generation until none is left.
-  void work(int worker, uint64_t generation) {
-    uint64_t seen = word.load(std::memory_order_acquire);
-    while (generation_of(seen) == generation && unclaimed(seen) > 0) {
-      if (!word.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
-                                      std::memory_order_acquire))
+  // Claims and runs tasks of a range of the generation until none is left.
+  void work_on(TaskRange& range, int worker, uint64_t current) {
+    uint64_t seen = range.word.load(std::memory_order_acquire);
+    while (generation_of(seen) == current && unclaimed(seen) > 0) {
+      if (!range.word.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
+                                            std::memory_order_acquire))
         continue;
       try {
-        (*task)(num_tasks - static_cast<int64_t>(unclaimed(seen)), worker);
+        (*task)(range.end - static_cast<int64_t>(unclaimed(seen)), worker);
       } catch (...) {
         const std::lock_guard lock(failure_mutex);
         if (!failure) failure = std::current_exception();
       }
       completed.fetch_add(1, std::memory_order_release);
-      seen = word.load(std::memory_order_acquire);
+      seen = range.word.load(std::memory_order_acquire);
     }
   }
 
-  void publish(uint64_t count) {
-    const uint64_t next = (generation_of(word.load(std::memory_order_relaxed)) + 1) << 32;
-    // This thread stores the word and then reads `sleepers`; a worker counts itself and then reads
-    // the word.  All four are sequentially consistent, so at least one side sees the other.
-    word.store(next | count);
-    if (sleepers.load() == 0) return;
+  void work(int worker, uint64_t current) {
+    for (size_t i = 0; i < ranges.size(); ++i)
+      work_on(ranges[(size_t(worker) + i) % ranges.size()], worker, current);
+  }
+
+  // Returns the new generation.
+  uint64_t publish(int64_t num_tasks) {
+    const uint64_t next = (generation.load(std::memory_order_relaxed) + 1) & 0xffffffffu;
+    const auto count = int64_t(ranges.size());
+    for (int64_t i = 0; i < count; ++i) {
+      TaskRange& range = ranges[size_t(i)];
+      const int64_t begin = num_tasks * i / count;
+      range.end = num_tasks * (i + 1) / count;
+      range.word.store(next << 32 | uint64_t(range.end - begin), std::memory_order_release);
+    }
+    // This thread stores the generation and then reads `sleepers`; a worker counts itself and then
+    // reads the generation.  All four are sequentially consistent, so at least one side sees the
+    // other.
+    generation.store(next);
+    if (sleepers.load() == 0) return next;
     { const std::lock_guard lock(mutex); }  // now a sleeper is before its check or in its wait
     wake.notify_all();
+    return next;
   }
 
   void stop_all() {
@@ -121,7 +151,7 @@ struct Threads::State {
 
   void loop(int worker) {
     uint64_t seen = 0;
-    const auto changed = [&] { return generation_of(word.load()) != seen; };
+    const auto changed = [&] { return generation.load() != seen; };
     for (;;) {
       for (int spin = 0; spin < kSpins && !changed(); ++spin) relax();
       if (!changed()) {
@@ -130,7 +160,7 @@ struct Threads::State {
         wake.wait(lock, changed);
         --sleepers;
       }
-      seen = generation_of(word.load());
+      seen = generation.load();
       if (stop.load()) return;
       work(worker, seen);
     }
@@ -151,10 +181,8 @@ void lower_thread_priority() {
   setpriority(PRIO_PROCESS, id_t(gettid()), kLowest);  // of this thread alone, on Linux
 }
 
-Threads::Threads(int num_threads) : state_(std::make_unique<State>()) {
-  ASHLAR_REQUIRE(num_threads >= 0, kConfig, "the thread count is {}; expected 0 (all) or more",
-                 num_threads);
-  const int count = num_threads == 0 ? usable_cpus() : num_threads;
+Threads::Threads(int num_threads) : state_(std::make_unique<State>(thread_count(num_threads))) {
+  const int count = int(state_->ranges.size());
   try {
     for (int worker = 1; worker < count; ++worker)
       state_->workers.emplace_back([state = state_.get(), worker] { state->loop(worker); });
@@ -181,10 +209,8 @@ void Threads::run(int64_t num_tasks, Task task) {
   }
   ASHLAR_ASSERT(num_tasks <= int64_t(0xffffffff));
   s.task = &task;
-  s.num_tasks = num_tasks;
   s.completed.store(0, std::memory_order_relaxed);
-  s.publish(uint64_t(num_tasks));
-  s.work(0, State::generation_of(s.word.load(std::memory_order_relaxed)));
+  s.work(0, s.publish(num_tasks));
   for (int spin = 0; s.completed.load(std::memory_order_acquire) != num_tasks; ++spin)
     spin < kSpins ? relax() : std::this_thread::yield();
   // Needs no lock: the thread that wrote it counted its task as completed afterwards.

@@ -36,8 +36,9 @@ class Threads {
   int size() const;
 
   // Runs task(index, worker) for every index in [0, num_tasks), worker in [0, size()); returns when
-  // all are done.  A free worker takes the next index.  The first exception is rethrown here after
-  // all tasks have ended (the others still run).  Allocates nothing.
+  // all are done.  Worker w begins with the w-th part of the indices, in order, and then helps the
+  // others, so loops over the same rows find them in the cache of their core.  The first exception
+  // is rethrown here after all tasks have ended (the others still run).  Allocates nothing.
   void run(int64_t num_tasks, function_ref<void(int64_t task, int worker)> task);
 
  private:
