@@ -17,9 +17,9 @@
 namespace ashlar::train {
 namespace {
 
-int64_t memory_limit(const Recipe& recipe, int local_ranks) {
-  return recipe.train.memory_limit_mib > 0 ? (recipe.train.memory_limit_mib << 20) / local_ranks
-                                           : INT64_MAX;
+int64_t memory_limit(const RankSettings& settings, int local_ranks) {
+  return settings.memory_limit_mib > 0 ? (settings.memory_limit_mib << 20) / local_ranks
+                                       : INT64_MAX;
 }
 
 // The number of CPUs that the ranks of this machine share.  A launcher that binds ranks has divided
@@ -30,20 +30,20 @@ int cpus_of(bool processes, int local_ranks) {
 }
 
 // The number of kernel threads of each rank on this machine.
-int threads_of(const Recipe& recipe, int local_ranks) {
-  if (recipe.train.threads > 0) return int(recipe.train.threads);
+int threads_of(const RankSettings& settings, int local_ranks) {
+  if (settings.threads > 0) return int(settings.threads);
   // A launcher that binds ranks has divided the CPUs already.
   const int all = int(std::thread::hardware_concurrency()), ours = Threads(0).size();
   return ours < all ? ours : std::max(1, ours / local_ranks);
 }
 
-comm::Options options_of(const Recipe& recipe, const Start& start) {
+RankSettings settings_of(const Recipe& recipe, const Start& start) {
   comm::Options options;
   options.timeout_s = recipe.parallel.timeout_s;
   options.telling.line = start.tell;
   if (recipe.parallel.collectives == CollectiveMode::kNative)
     options.collectives = comm::Collectives::kNative;
-  return options;
+  return {recipe.train.threads, recipe.train.memory_limit_mib, options};
 }
 
 const char* variable(const char* name) {
@@ -81,17 +81,29 @@ void check_ranks(const Recipe& recipe, int num_ranks) {
 void start_ranks(const Recipe& recipe, const Start& start,
                  const std::function<void(const RankResources& resources)>& body) {
   const bool processes = is_mpi_process();
-  const int local_ranks = processes ? local_processes() : start.num_ranks;
   if (!processes) {  // checks before anything is allocated for each rank
     comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
     check_ranks(recipe, start.num_ranks);
   }
+  start_ranks(settings_of(recipe, start), start, [&](const RankResources& resources) {
+    // Each process is started, and reads its recipe, by itself.
+    if (processes) require_one_recipe(resources.ranks, recipe);
+    body(resources);
+  });
+}
+
+void start_ranks(const RankSettings& settings, const Start& start,
+                 const std::function<void(const RankResources& resources)>& body) {
+  const bool processes = is_mpi_process();
+  const int local_ranks = processes ? local_processes() : start.num_ranks;
+  if (!processes)
+    comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
   std::vector<std::unique_ptr<Allocator>> allocators;  // one for each rank of this process
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
     allocators.push_back(
-        std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
+        std::make_unique<Allocator>(Device::kCpu, memory_limit(settings, local_ranks)));
   const auto run_rank = [&](comm::Group& ranks, Allocator& allocator) {
-    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks,
+    body({ranks, allocator, threads_of(settings, local_ranks), local_ranks,
           cpus_of(processes, local_ranks), ranks.rank() == 0 ? start.timing : nullptr});
   };
   if (processes) {
@@ -99,11 +111,9 @@ void start_ranks(const Recipe& recipe, const Start& start,
                    "--ranks is {} within processes that a launcher started; choose one of the two",
                    start.num_ranks);
     return comm::run_mpi(
-        options_of(recipe, start), *allocators[0],
+        settings.communication, *allocators[0],
         [&](comm::Group& ranks) {
-          // Each process is started, and reads its recipe, by itself.
           require_one_program(ranks);
-          require_one_recipe(ranks, recipe);
           run_rank(ranks, *allocators[0]);
         },
         [&](std::string_view message, int) { start.report(message); });
@@ -113,7 +123,7 @@ void start_ranks(const Recipe& recipe, const Start& start,
     return run_rank(world.group(), *allocators[0]);
   }
   const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
-  comm::run_ranks(start.num_ranks, options_of(recipe, start), allocator_of,
+  comm::run_ranks(start.num_ranks, settings.communication, allocator_of,
                   [&](comm::Group& ranks) { run_rank(ranks, allocator_of(ranks.rank())); });
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "ashlar/comm/world.h"
 #include "ashlar/train/loop.h"
 
 namespace ashlar::train {
@@ -28,9 +29,21 @@ std::string_view engine_of(const Start& start);
 // kConfig if num_ranks ranks in one process cannot share the recipe's work, or need another engine.
 void check_ranks(const Recipe& recipe, int num_ranks);
 
-// Calls body on every rank, with its share of the CPUs and of train.memory_limit_mib.  The first
-// failure of a rank ends all of them: among threads it is thrown; among processes one calls
-// `report`, and none returns.
+// The settings of ranks, whatever they do.
+struct RankSettings {
+  int64_t threads = 0;           // of the kernels of a rank; 0: its share of the CPUs
+  int64_t memory_limit_mib = 0;  // of the ranks of a machine together; 0: none
+  comm::Options communication = {};
+};
+
+// Calls body on every rank, with its share of the CPUs and of the memory limit.  The first failure
+// of a rank ends all of them: among threads it is thrown; among processes one calls `report`, and
+// none returns.
+// Errors   those of body; kLaunch if a launcher started many processes that cannot find each other.
+void start_ranks(const RankSettings& settings, const Start& start,
+                 const std::function<void(const RankResources& resources)>& body);
+
+// The same with the settings of a recipe, of which all processes must have the same.
 // Errors   those of body; kConfig if that many ranks cannot share the batch; kLaunch if a launcher
 //          started many processes that cannot find each other.
 void start_ranks(const Recipe& recipe, const Start& start,
