@@ -11,6 +11,7 @@
 #include "ashlar/bench/products.h"
 #include "ashlar/bench/ranks.h"
 #include "ashlar/bench/step.h"
+#include "ashlar/cli/bench_machine.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
 #include "ashlar/nn/precision.h"
@@ -252,6 +253,8 @@ void add_bench(CLI::App& app, CommandAction& action) {
   add_memory(*group, action);
   add_linear_attention(*group, action);
   add_checkpoint(*group, action);
+  add_collectives(*group, action);
+  add_machine_parts(*group, action);
 
   CLI::App* products = group->add_subcommand(
       "products", "matrix products, attention and Newton-Schulz at training shapes");

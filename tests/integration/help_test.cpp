@@ -44,6 +44,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"bench", "memory"},
     {"bench", "checkpoint"},
     {"bench", "step"},
+    {"bench", "collectives"},
+    {"bench", "p2p"},
     {"report"},
     {"info"},
 };

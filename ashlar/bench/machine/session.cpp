@@ -1,0 +1,175 @@
+#include "ashlar/bench/machine/session.h"
+
+#include <algorithm>
+
+#include "ashlar/checkpoint/format/layout.h"
+#include "ashlar/comm/agree.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/core/signals.h"
+#include "ashlar/machine/compare.h"
+
+namespace ashlar::bench {
+namespace {
+
+using machine::Judgement;
+using machine::Profile;
+
+// The time that is left, on which all ranks agree.
+class Pace {
+ public:
+  Pace(comm::Group& ranks, double budget_s) : ranks_(ranks), budget_s_(budget_s) {}
+  bool goes_on() {
+    const bool over =
+        StopSignals::requested() || (budget_s_ > 0 && seconds_since(start_) > budget_s_);
+    stopped_ = stopped_ || comm::from_leader(ranks_, over, "time") != 0;
+    return !stopped_;
+  }
+
+ private:
+  comm::Group& ranks_;
+  const double budget_s_;
+  const Clock::time_point start_ = Clock::now();
+  bool stopped_ = false;
+};
+
+// Whether the profile holds the whole result of this command.
+bool has_result_of(const Profile& profile, const std::string& command) {
+  const auto is_its = [&](const std::string& from) { return from == command; };
+  for (const auto& [key, quantity] : profile.quantities)
+    if (is_its(quantity.from)) return true;
+  for (const machine::CollectiveCurve& curve : profile.collectives)
+    if (is_its(curve.provenance.from)) return true;
+  for (const machine::RateCurve& curve : profile.rates)
+    if (is_its(curve.provenance.from)) return true;
+  for (const machine::Mount& mount : profile.mounts)
+    for (const auto& [key, quantity] : mount.quantities)
+      if (is_its(quantity.from)) return true;
+  return false;
+}
+
+// Numbers of an interrupted part say so, for --resume.
+void mark_stopped(Profile& profile) {
+  constexpr std::string_view kStopped = " (stopped)";
+  for (auto& [key, quantity] : profile.quantities) quantity.from += kStopped;
+  for (machine::CollectiveCurve& curve : profile.collectives) curve.provenance.from += kStopped;
+  for (machine::RateCurve& curve : profile.rates) curve.provenance.from += kStopped;
+  for (machine::Mount& mount : profile.mounts)
+    for (auto& [key, quantity] : mount.quantities) quantity.from += kStopped;
+}
+
+void set_foreign_share(double share, Profile& profile) {
+  for (machine::CollectiveCurve& curve : profile.collectives)
+    curve.provenance.foreign_share = share;
+  for (machine::RateCurve& curve : profile.rates) curve.provenance.foreign_share = share;
+}
+
+// On rank 0: judges a part's result, keeps and prints it.
+void keep_result(PartResult& result, const std::string& date, int local_ranks, Keeping& keeping) {
+  if (result.findings.num_left_out > 0) mark_stopped(result.findings.profile);
+  set_foreign_share(result.foreign.shown(), result.findings.profile);
+  const bool has_earlier = keeping.profile.has_value();
+  result.judgements = judge_findings(result.name, result.findings, result.foreign,
+                                     has_earlier ? &*keeping.profile : nullptr);
+  if (keeping.keep) {
+    if (!has_earlier) keeping.profile = describe_machine(local_ranks);
+    keeping.profile->date = date;
+    merge(result.findings.profile, *keeping.profile);
+    keeping.keep(*keeping.profile);
+  }
+  if (keeping.print) keeping.print(result);
+}
+
+}  // namespace
+
+machine::Verdict SessionReport::verdict() const {
+  std::vector<Judgement> all;
+  for (const PartResult& part : parts)
+    all.insert(all.end(), part.judgements.begin(), part.judgements.end());
+  return machine::worst_of(all);
+}
+
+void merge(const Profile& from, Profile& into) {
+  for (const auto& [key, quantity] : from.quantities) into.set(key, quantity);
+  for (const machine::CollectiveCurve& curve : from.collectives) into.set(curve);
+  for (const machine::RateCurve& curve : from.rates) into.set(curve);
+  for (const machine::Mount& mount : from.mounts) {
+    const auto found = std::find_if(into.mounts.begin(), into.mounts.end(),
+                                    [&](const auto& other) { return other.path == mount.path; });
+    if (found == into.mounts.end())
+      into.mounts.push_back(mount);
+    else
+      *found = mount;
+  }
+}
+
+std::vector<Judgement> judge_findings(const std::string& part, const Findings& findings,
+                                      const ForeignShare& foreign, const Profile* earlier) {
+  std::vector<Judgement> result;
+  for (const machine::Measured& fault : findings.faults)
+    result.push_back(machine::judge(fault, {}));
+  const bool disturbed = foreign.shown() > machine::kMaxForeignShare;
+  if (disturbed) {
+    machine::Measured m;
+    m.name = part;
+    m.foreign_share = foreign.shown();
+    m.neighbour = foreign.neighbour;
+    result.push_back(machine::judge(m, {}));
+    return result;  // no number of it says anything
+  }
+  for (const std::vector<machine::Measured>& fleet : findings.fleets)
+    for (const Judgement& judgement : machine::judge_fleet(fleet))
+      if (judgement.verdict != machine::Verdict::kUnknown) result.push_back(judgement);
+  if (earlier)
+    for (Judgement& judgement : machine::compare(findings.profile, *earlier))
+      result.push_back(std::move(judgement));
+  return result;
+}
+
+SessionReport run_session(std::span<const PartCall> calls, const train::RankResources& resources,
+                          const SessionOptions& options, Keeping& keeping, Log& log) {
+  comm::Group& ranks = resources.ranks;
+  Threads threads(resources.num_threads);
+  Pace pace(ranks, options.budget_s);
+  SessionReport report;
+  report.start_time = checkpoint::utc_now();
+  report.engine = options.engine;
+  report.command = fmt::format("ashlar bench {}{}", options.name, options.flags);
+  const std::string date = report.start_time.substr(0, 10);
+  const bool leads = ranks.rank() == 0;
+  for (const PartCall& call : calls) {
+    const std::string command = fmt::format("ashlar bench {}{}", call.name, options.flags);
+    const bool has_it =
+        leads && options.resume && keeping.profile && has_result_of(*keeping.profile, command);
+    if (comm::from_leader(ranks, has_it, "resume") != 0) {
+      report.resumed.push_back(call.name);
+      continue;
+    }
+    if (!pace.goes_on()) {
+      report.not_begun.push_back(call.name);
+      continue;
+    }
+    std::optional<Progress> progress;
+    if (leads) progress.emplace(log, call.name, 0, "rows");
+    Rig rig{ranks, resources.allocator, threads, options.engine, command, date};
+    rig.quick = options.quick;
+    rig.directory = options.directory;
+    rig.staging_bytes = options.staging_bytes;
+    rig.goes_on = [&] {
+      if (progress) progress->advance(1);
+      return pace.goes_on();
+    };
+    const auto start = Clock::now();
+    ForeignWatch watch(ranks);
+    PartResult result{call.name, call.measure(rig), {}, {}, 0};
+    result.foreign = watch.end();
+    result.seconds = seconds_since(start);
+    progress.reset();
+    if (leads) keep_result(result, date, resources.local_ranks, keeping);
+    report.parts.push_back(std::move(result));
+  }
+  report.devices = comm::all_said(ranks, device_json(resources), "devices");
+  report.end_time = checkpoint::utc_now();
+  return report;
+}
+
+}  // namespace ashlar::bench

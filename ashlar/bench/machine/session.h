@@ -1,0 +1,85 @@
+// Runs parts of a machine's measurement: watches for other programs, judges the numbers by earlier
+// ones of the same machine, merges them into its profile, and reports all as text and JSON.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ashlar/bench/machine/foreign_share.h"
+#include "ashlar/bench/machine/part.h"
+#include "ashlar/core/log.h"
+#include "ashlar/train/loop.h"
+
+namespace ashlar::bench {
+
+struct PartCall {
+  std::string name;
+  std::function<Findings(const Rig& rig)> measure;
+};
+
+struct SessionOptions {
+  std::string name;             // of the command: "all"
+  std::string flags;            // " --ranks 2 --quick", of all that changes the numbers
+  std::string engine = "self";  // "self", "thread", "mpi", "mpi-native"
+  std::string directory = ".";  // on the disk to measure
+  bool quick = false, resume = false;
+  double budget_s = 0;  // 0: none; no row begins after it
+  int64_t staging_bytes = 0;
+};
+
+struct PartResult {
+  std::string name;
+  Findings findings;
+  ForeignShare foreign;
+  std::vector<machine::Judgement> judgements;
+  double seconds = 0;
+};
+
+struct SessionReport {
+  std::string start_time, end_time;
+  std::string command, engine;
+  std::vector<std::string> devices;  // JSON objects, one a rank
+  std::vector<PartResult> parts;
+  std::vector<std::string> resumed;    // parts that the profile had already
+  std::vector<std::string> not_begun;  // when time was up
+  machine::Verdict verdict() const;
+};
+
+// The state that rank 0 keeps between parts.
+struct Keeping {
+  std::optional<machine::Profile> profile;  // earlier numbers; updated after each part
+  std::function<void(const machine::Profile& profile)> keep = nullptr;  // after each part
+  std::function<void(const PartResult& result)> print = nullptr;
+};
+
+// Every rank calls it; the report is complete on rank 0.  `keeping` and `log` are rank 0's.
+SessionReport run_session(std::span<const PartCall> calls, const train::RankResources& resources,
+                          const SessionOptions& options, Keeping& keeping, Log& log);
+
+// The identity and the facts of the machine of this process, without measurements.
+machine::Profile describe_machine(int local_ranks);
+// kConfig if the profile, read from that file, is that of another machine.
+void require_same_machine(const machine::Profile& profile, const std::string& file);
+
+// A rank, as the JSON lists it.
+std::string device_json(const train::RankResources& resources);
+
+// The judgements of a part's findings: wrong results, ranks by their median, numbers by earlier
+// ones; and that others disturbed it.  A pure function.
+std::vector<machine::Judgement> judge_findings(const std::string& part, const Findings& findings,
+                                               const ForeignShare& foreign,
+                                               const machine::Profile* earlier);
+// Replaces numbers and curves of `into` by those of `from`.
+void merge(const machine::Profile& from, machine::Profile& into);
+
+std::string to_text(const PartResult& result);          // table and verdicts
+std::string closing_text(const SessionReport& report);  // what was left out, and the verdict
+std::string to_json(const SessionReport& report);       // one object with the keys of nccl-tests
+std::string to_csv(const SessionReport& report);        // the results alone, a line each
+std::string judgements_text(std::span<const machine::Judgement> judgements);
+std::string judgement_json(const machine::Judgement& judgement);
+
+}  // namespace ashlar::bench

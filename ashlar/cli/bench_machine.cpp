@@ -1,0 +1,154 @@
+// ashlar bench p2p | stream | layers | launch | storage | smoke | all
+#include "ashlar/cli/bench_machine.h"
+
+#include <CLI/CLI.hpp>
+
+#include "ashlar/comm/agree.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/signals.h"
+#include "ashlar/machine/profile.h"
+#include "ashlar/train/start.h"
+
+namespace ashlar::cli {
+namespace {
+
+constexpr int kTimedOut = 6;  // as machine::exit_code says
+
+void check_flags(const MachineFlags& flags) {
+  constexpr double kMost_s = 1e6;
+  constexpr int kMostRanks = 1024;
+  ASHLAR_REQUIRE(flags.ranks >= 1 && flags.ranks <= kMostRanks, kConfig,
+                 "--ranks is {}; expected 1 to {}", flags.ranks, kMostRanks);
+  ASHLAR_REQUIRE(flags.threads >= 0 && flags.threads <= kMostRanks, kConfig,
+                 "--threads is {}; expected 0 to {}", flags.threads, kMostRanks);
+  ASHLAR_REQUIRE(flags.timeout_s > 0 && flags.timeout_s <= kMost_s, kConfig,
+                 "--timeout is {}; expected above 0 to {:.0f}", flags.timeout_s, kMost_s);
+  ASHLAR_REQUIRE(flags.budget_s >= 0 && flags.budget_s <= kMost_s, kConfig,
+                 "--budget is {}; expected 0 to {:.0f}", flags.budget_s, kMost_s);
+  ASHLAR_REQUIRE(!flags.resume || !flags.profile.empty(), kConfig,
+                 "--resume goes on with a profile; name it with --profile FILE");
+}
+
+// The flags that change numbers, as the profile names the command.
+std::string flags_text(const MachineFlags& flags, int num_ranks) {
+  std::string text = fmt::format(" --ranks {}", num_ranks);
+  if (flags.threads > 0) text += fmt::format(" --threads {}", flags.threads);
+  if (flags.native) text += " --native";
+  if (flags.quick) text += " --quick";
+  return text;
+}
+
+bench::Keeping keeping_of(const MachineFlags& flags, FileSystem& files) {
+  bench::Keeping keeping;
+  if (!flags.profile.empty()) {
+    if (files.stat(flags.profile, LinkPolicy::kFollow)) {
+      keeping.profile = machine::parse_profile(read_text(files, flags.profile), flags.profile);
+      bench::require_same_machine(*keeping.profile, flags.profile);
+    }
+    keeping.keep = [&files, file = flags.profile](const machine::Profile& profile) {
+      write_text(files, file, machine::to_toml(profile));
+    };
+  }
+  if (flags.json != "-")
+    keeping.print = [](const bench::PartResult& result) { print_lines(to_text(result)); };
+  return keeping;
+}
+
+// On rank 0.
+void write_report(const MachineFlags& flags, const bench::SessionReport& report, Outputs& outputs) {
+  if (!flags.json.empty() && flags.json != "-")
+    outputs.write(flags.json, bench::to_json(report) + "\n");
+  if (!flags.csv.empty()) outputs.write(flags.csv, bench::to_csv(report));
+  outputs.publish();
+  if (flags.json == "-")
+    print_json(bench::to_json(report));
+  else
+    print_lines(bench::closing_text(report));
+}
+
+}  // namespace
+
+void add_machine_flags(CLI::App& app, MachineFlags& flags) {
+  app.add_option("--ranks", flags.ranks, "ranks, as threads of this process; 1 under mpirun")
+      ->capture_default_str();
+  app.add_option("--threads", flags.threads, "threads of a rank; 0: its share of the CPUs")
+      ->capture_default_str();
+  app.add_flag("--native", flags.native, "under mpirun: MPI's own collectives");
+  app.add_flag("--quick", flags.quick, "fewer sizes and repeats: seconds");
+  app.add_option("--json", flags.json, "write the rows as one JSON object; - to stdout alone");
+  app.add_option("--csv", flags.csv, "write the rows with commas");
+  app.add_option("--profile", flags.profile,
+                 "compare with the earlier numbers in this file, and put the new ones in");
+  app.add_flag("--resume", flags.resume, "leave out what the profile has of this command");
+  app.add_flag("--strict", flags.strict, "exit code 3 if a verdict is low");
+  app.add_option("--timeout", flags.timeout_s, "seconds to wait for a rank")->capture_default_str();
+  app.add_option("--budget", flags.budget_s, "seconds after which no row begins; 0: none")
+      ->capture_default_str();
+  add_force(app, flags.existing);
+}
+
+int run_machine(const MachineFlags& flags, const std::string& name,
+                const std::vector<bench::PartCall>& calls, Log& log) {
+  check_flags(flags);
+  const auto files = posix_files();
+  const std::string json_file = flags.json == "-" ? "" : flags.json;
+  Outputs outputs(*files, {json_file, flags.csv}, {flags.profile}, flags.existing);
+  bench::Keeping keeping = keeping_of(flags, *files);
+  const StopSignals signals;
+  StopSignals::answer("prints what it has and stops");
+  const train::Start start{flags.ranks, print_error};
+  train::RankSettings settings;
+  settings.threads = flags.threads;
+  settings.communication.timeout_s = flags.timeout_s;
+  if (flags.native) settings.communication.collectives = comm::Collectives::kNative;
+  int code = 0;
+  const auto measure = [&](const train::RankResources& resources) {
+    bench::SessionOptions options;
+    options.name = name;
+    options.flags = flags_text(flags, resources.ranks.size());
+    options.engine = std::string(train::engine_of(start)) + (flags.native ? "-native" : "");
+    options.directory = flags.directory;
+    options.quick = flags.quick;
+    options.resume = flags.resume;
+    options.budget_s = flags.budget_s;
+    options.staging_bytes = settings.communication.staging_bytes;
+    const bool leads = resources.ranks.rank() == 0;
+    bench::Keeping nothing;
+    const bench::SessionReport report =
+        bench::run_session(calls, resources, options, leads ? keeping : nothing, log);
+    int mine = 0;
+    if (leads) {
+      write_report(flags, report, outputs);
+      mine = StopSignals::requested() ? int(ErrorKind::kPreempted)
+                                      : machine::exit_code(report.verdict(), flags.strict);
+    }
+    mine = int(comm::from_leader(resources.ranks, mine, "verdict"));
+    if (leads || train::engine_of(start) == "mpi") code = mine;
+  };
+  try {
+    train::start_ranks(settings, start, measure);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kComm) throw;
+    print_error(error.what());
+    return kTimedOut;
+  }
+  return code;
+}
+
+void add_machine_parts(CLI::App& group, CommandAction& action) {
+  for (const bench::Part& part : bench::parts()) {
+    const std::string name(part.name);
+    if (name == "collectives" || name == "products") continue;  // have flags of their own
+    const auto flags = std::make_shared<MachineFlags>();
+    CLI::App* sub = group.add_subcommand(name, std::string(part.measures));
+    add_machine_flags(*sub, *flags);
+    sub->callback([flags, part, &action] {
+      action = [flags, part](Log& log) {
+        return run_machine(*flags, std::string(part.name), {{std::string(part.name), part.measure}},
+                           log);
+      };
+    });
+  }
+}
+
+}  // namespace ashlar::cli

@@ -1,0 +1,33 @@
+// The subcommands of `ashlar bench` that characterize a machine: their common flags, and how they
+// run.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ashlar/bench/machine/session.h"
+#include "ashlar/cli/command.h"
+
+namespace ashlar::cli {
+
+struct MachineFlags {
+  int ranks = 1;
+  int64_t threads = 0;
+  bool native = false, quick = false, resume = false, strict = false;
+  double timeout_s = 30, budget_s = 0;
+  std::string json, csv, profile, directory = ".";
+  Existing existing;
+};
+void add_machine_flags(CLI::App& app, MachineFlags& flags);
+
+// Measures on the ranks, prints a part's table when it is done, writes the files, and returns the
+// exit code of the verdict.
+int run_machine(const MachineFlags& flags, const std::string& name,
+                const std::vector<bench::PartCall>& calls, Log& log);
+
+void add_machine_parts(CLI::App& group, CommandAction& action);  // one subcommand a part
+void add_collectives(CLI::App& group, CommandAction& action);
+void add_compare(CLI::App& group, CommandAction& action);
+
+}  // namespace ashlar::cli
