@@ -136,6 +136,11 @@ void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool, std
   pack_bf16_panel(source, num_k, num_cols, padded(num_k), panel);
 }
 
+void pack_panels(const Source& source, int64_t num_k, int64_t num_cols, std::byte* panels,
+                 int64_t panel_bytes) {
+  pack_bf16_panels(source, num_k, num_cols, padded(num_k), panels, panel_bytes);
+}
+
 void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols, bool,
                            std::byte* panel) {
   pack_bf16_panel_transposed(source, num_k, num_cols, padded(num_k), panel);
@@ -166,6 +171,7 @@ const Engine& amx_engine() {
       .k_pad = kStep,
       .k_block = kWholeDepth,
       .pack_panel = pack_panel,
+      .pack_panels = pack_panels,
       .pack_panel_transposed = pack_panel_transposed,
       .pack_both = pack_bf16_both,
       .pack_rows = pack_rows,

@@ -11,6 +11,9 @@ inline constexpr int64_t kBf16Width = 32;
 
 void pack_bf16_panel(const Source& source, int64_t num_k, int64_t num_cols, int64_t padded_k,
                      std::byte* panel);
+// All panels of a source, panel_bytes apart.
+void pack_bf16_panels(const Source& source, int64_t num_k, int64_t num_cols, int64_t padded_k,
+                      std::byte* panels, int64_t panel_bytes);
 void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols,
                                 int64_t padded_k, std::byte* panel);
 // See Engine::pack_both.

@@ -91,6 +91,9 @@ struct Engine {
   // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and
   // width, is zero.
   void (*pack_panel)(const Source&, int64_t num_k, int64_t num_cols, bool round, std::byte* panel);
+  // The same for all panels that the columns fill, panel_bytes apart.  Null where strip is.
+  void (*pack_panels)(const Source&, int64_t num_k, int64_t num_cols, std::byte* panels,
+                      int64_t panel_bytes);
   // panel(k, c) = source[c][k].
   void (*pack_panel_transposed)(const Source&, int64_t num_k, int64_t num_cols, bool round,
                                 std::byte* panel);

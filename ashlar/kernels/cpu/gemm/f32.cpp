@@ -318,6 +318,7 @@ constexpr Engine kEngine = {
     .k_pad = 1,
     .k_block = kDepth,
     .pack_panel = pack_panel,
+    .pack_panels = nullptr,
     .pack_panel_transposed = pack_panel_transposed,
     .pack_both = kHasTransposed ? pack_both : nullptr,
     .pack_rows = pack_rows,

@@ -250,25 +250,6 @@ struct LeftPacking {
   }
 };
 
-// x of a part, 32 tokens of a panel a piece; rows are read along.
-struct RightPacking {
-  StripWalk strip;
-  std::byte* to;
-  int64_t num_panels() const { return strip.r->engine.num_panels(strip.r->dw.cols); }
-  int64_t pieces() const {
-    return strip.ended() ? 0 : ceil_div(strip.num_tokens(), Reduction::kSide) * num_panels();
-  }
-  void pack(int64_t piece) const {
-    const Reduction& r = *strip.r;
-    const int64_t t = piece / num_panels() * Reduction::kSide, panel = piece % num_panels(),
-                  col = panel * r.engine.width;
-    r.engine.pack_panel(r.x.at(strip.token() + t, col),
-                        std::min(Reduction::kSide, strip.num_tokens() - t),
-                        std::min(r.engine.width, r.dw.cols - col), false,
-                        to + (panel * strip.parts.size(strip.part) + t) * kLine);
-  }
-};
-
 void Reduction::run() const {
   alignas(64) std::byte panels[ReduceCut::kPanelsBytes];
   alignas(64) std::byte left[2][kLeftBytes];
@@ -278,8 +259,8 @@ void Reduction::run() const {
   int64_t count = 0;
   for (StripWalk next = now; !now.ended(); now = next, ++count) {
     if (now.row == now.first && (count == 0 || now.parts.count > 1)) {
-      const RightPacking x{now, panels};
-      for (int64_t i = 0; i < x.pieces(); ++i) x.pack(i);
+      const int64_t depth = now.parts.size(now.part);
+      engine.pack_panels(x.at(now.token(), 0), now.num_tokens(), dw.cols, panels, depth * kLine);
     }
     next.next();
     const LeftPacking beside{next, left[(count + 1) % 2]};
