@@ -188,6 +188,8 @@ Rows train() {
               "sequences of an evaluation, the first of the validation data, each once; all if "
               "there are fewer"),
       integer("train.log_every", t, &T::log_every, kAtLeastOne, "steps between console lines"),
+      integer("train.expert_loads_every", t, &T::expert_loads_every, kCount,
+              "steps between rows with the choices of every expert (docs/metrics.md); 0: none"),
       number("train.max_minutes", t, &T::max_minutes, kNotNegative,
              "save and stop after this time; 0: no limit"),
       integer("train.memory_limit_mib", t, &T::memory_limit_mib, {0, 1 << 30},

@@ -140,9 +140,10 @@ struct TrainSpec {
   int64_t eval_every = 100;     // steps; 0: never
   int64_t eval_sequences = 32;  // of an evaluation, for any ranks and micro-batch
   int64_t log_every = 10;
-  double max_minutes = 0;        // > 0: stop cleanly (and save) after this time
-  int64_t memory_limit_mib = 0;  // 0: no limit
-  int64_t trace_steps = 0;       // steps recorded, from a start's second on; 0: none
+  int64_t expert_loads_every = 50;  // steps between rows with the loads of all experts; 0: none
+  double max_minutes = 0;           // > 0: stop cleanly (and save) after this time
+  int64_t memory_limit_mib = 0;     // 0: no limit
+  int64_t trace_steps = 0;          // steps recorded, from a start's second on; 0: none
   friend bool operator==(const TrainSpec&, const TrainSpec&) = default;
 };
 

@@ -75,6 +75,7 @@ Outcome Run::train() {
 
 void Run::after_first_step() {
   report_.first_step();
+  report_.memory(counters_.step, resources_.allocator.counts());
   if (resources_.timing) log_.lines(resources_.timing->text());
   scale_.peak_flops = peak_->improve();
   report_.set_peak(scale_.peak_flops);
@@ -131,6 +132,7 @@ bool Run::step() {
   row.mfu = row.tokens_per_s * scale_.flop_per_token / scale_.peak_flops;
   counters_.seconds += row.step_s;
   report_.step(row);
+  report_.expert_loads(counters_.step, trainer_->model().all_step_loads());
   // The row of the step is written before the run may end.
   if (!verdict.apply && row.has_targets) give_up_over_budget();
   return true;

@@ -7,6 +7,7 @@
 
 #include "ashlar/core/process.h"
 #include "ashlar/core/text.h"
+#include "ashlar/train/machine.h"
 #include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
 
@@ -21,13 +22,24 @@ std::string named(const std::vector<int64_t>& samples) {
 
 }  // namespace
 
-void RunReport::begin(const RunScale& scale, const std::string& isa, int64_t after_step,
+void RunReport::begin(const RunScale& scale, const RunMachine& machine, int64_t after_step,
                       bool resumed) {
+  const ModelSpec model = model_of(recipe_.model);
+  for (int64_t block = 0; block < model.num_blocks(); ++block)
+    if (std::holds_alternative<MoeSpec>(model.blocks[size_t(block)].feed_forward))
+      expert_blocks_.push_back(block);
   while_leader(ranks_, "run directory", [&] {
     write_run_recipe(files_, recipe_);
     metrics_ = std::make_unique<Metrics>(files_, recipe_.train.run_dir, log_, scale,
                                          recipe_.train.log_every, after_step);
-    metrics_->event("start", {{"step", after_step}, {"isa", isa}});
+    metrics_->event("start", {{"step", after_step},
+                              {"isa", machine.isa},
+                              {"cpu", processor_name()},
+                              {"cpus", machine.cpus},
+                              {"memory_bytes", memory_limit_bytes()},
+                              {"host", host_name()},
+                              {"ranks", ranks_.size()},
+                              {"threads", machine.threads}});
     if (resumed) metrics_->event("resume", {{"step", after_step}});
   });
 }
@@ -39,12 +51,28 @@ void RunReport::first_step() {
   if (metrics_) metrics_->event("first_step", {{"seconds", *age_s}});
 }
 
+void RunReport::memory(int64_t step, const MemoryCounts& memory) {
+  if (!metrics_) return;
+  nlohmann::ordered_json tags = nlohmann::ordered_json::object();
+  for (int tag = 0; tag < kNumTags; ++tag)
+    if (const int64_t bytes = memory.tags[size_t(tag)].peak_bytes; bytes > 0)
+      tags[std::string(name_of(Tag(tag)))] = bytes;
+  metrics_->event("memory", {{"step", step}, {"tags", tags}});
+}
+
 void RunReport::set_peak(double peak_flops) {
   if (metrics_) metrics_->set_peak(peak_flops);
 }
 
 void RunReport::step(const StepRow& row) {
   if (metrics_) metrics_->step(row);
+}
+
+void RunReport::expert_loads(int64_t step, std::span<const std::span<const int64_t>> loads) {
+  const int64_t every = recipe_.train.expert_loads_every;
+  if (!metrics_ || loads.empty() || every == 0) return;
+  if (step % every != 0 && step != 1 && step != recipe_.train.steps) return;
+  metrics_->expert_loads(step, expert_blocks_, loads);
 }
 
 void RunReport::new_level(int64_t step, const StepVerdict& verdict) {

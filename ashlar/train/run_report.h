@@ -3,18 +3,26 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "ashlar/comm/group.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
+#include "ashlar/tensor/allocator.h"
 #include "ashlar/train/epochs.h"
 #include "ashlar/train/health.h"
 #include "ashlar/train/records/metrics.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::train {
+
+// The machine of rank 0, for the row `start`.
+struct RunMachine {
+  std::string isa;  // the instruction set of its kernels
+  int cpus = 1, threads = 1;
+};
 
 class RunReport {
  public:
@@ -23,11 +31,15 @@ class RunReport {
 
   // To be called once the start is accepted: opens the files in the run's directory.  after_step:
   // the step that the start continues from.
-  void begin(const RunScale& scale, const std::string& isa, int64_t after_step, bool resumed);
+  void begin(const RunScale& scale, const RunMachine& machine, int64_t after_step, bool resumed);
   Metrics* metrics() { return metrics_.get(); }  // rank 0's; null on the others
   void first_step();                             // how long after the start of the process it ended
+  void memory(int64_t step, const MemoryCounts& memory);  // of rank 0
   void set_peak(double peak_flops);
   void step(const StepRow& row);
+  // Every train.expert_loads_every steps.  loads: of the step, by block with experts, as
+  // parallel::RankModel::all_step_loads has them.
+  void expert_loads(int64_t step, std::span<const std::span<const int64_t>> loads);
   // A step that was applied although it was a spike, and one that was skipped.
   void new_level(int64_t step, const StepVerdict& verdict);
   void skipped(int64_t step, const StepStats& stats, const StepVerdict& verdict,
@@ -43,6 +55,7 @@ class RunReport {
   Log& log_;
   comm::Group& ranks_;
   std::unique_ptr<Metrics> metrics_;
+  std::vector<int64_t> expert_blocks_;  // numbers of the blocks with experts
   bool told_of_no_targets_ = false;
 };
 

@@ -175,7 +175,7 @@ void Run::begin_from_weights() {
 }
 
 void Run::begin() {
-  report_.begin(scale_, isa_, counters_.step, resumed_);
+  report_.begin(scale_, {isa_, resources_.num_cpus, threads_.size()}, counters_.step, resumed_);
   data_->begin(*std::exchange(loader_, std::nullopt));
   saves_->begin(report_.metrics(), counters_, health_.state(), data_->cursor());
 }

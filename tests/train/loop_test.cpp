@@ -1,6 +1,7 @@
 // The loop around the steps: what a step costs beside the trainer, and what its rows say.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/text.h"
@@ -82,6 +83,73 @@ TEST(Loop, RowsAreOnDiskBeforeTheirStepIsCommitted) {
                       "checkpoint.async=false"}),
             *files, log);
   EXPECT_EQ(steps_at_commit, (std::vector<int64_t>{2, 4, 5}));
+}
+
+// The rows of a run with expert loads, by step, and max_load of its step rows.
+struct Loads {
+  std::map<int64_t, nlohmann::json> blocks;
+  std::map<int64_t, double> max_load;
+};
+
+Loads loads_of(int num_ranks, std::vector<std::string> keys) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  keys.insert(keys.begin(), {"train.steps=5", "train.expert_loads_every=2", "train.precision=fp64",
+                             "train.eval_every=0", "checkpoint.every=-1"});
+  Log log([](std::string_view) {});
+  start_run(tiny_run(*files, root, keys), *files, log, {num_ranks, {}});
+  Loads loads;
+  for (const nlohmann::json& row : rows_of(*files, root)) {
+    if (row.value("event", "") == "expert_loads") loads.blocks[row.at("step")] = row.at("blocks");
+    if (!row.contains("event")) loads.max_load[row.at("step")] = row.at("max_load");
+  }
+  return loads;
+}
+
+// Rows count the choices of all ranks in all blocks, whatever each rank holds.
+TEST(Loop, RowsCountTheChoicesOfEveryExpertOnAnyLayout) {
+  const Loads one = loads_of(1, {});
+  ASSERT_EQ(one.blocks.size(), 4u) << "steps 1, 2, 4 and the last";
+  for (const auto& [step, blocks] : one.blocks) {
+    ASSERT_EQ(blocks.size(), 2u);
+    double largest = 0;
+    for (const auto& counts : blocks) {
+      ASSERT_EQ(counts.size(), 4u);
+      int64_t sum = 0, most = 0;
+      for (const int64_t count : counts) sum += count, most = std::max(most, count);
+      EXPECT_LE(sum, 4 * 32);
+      largest = std::max(largest, 4.0 * double(most) / double(sum));
+    }
+    EXPECT_DOUBLE_EQ(largest, one.max_load.at(step)) << step;
+  }
+  for (const std::vector<std::string>& keys :
+       {std::vector<std::string>{"parallel.ep=2"}, {"parallel.pp=2"}, {"parallel.tp=2"}})
+    EXPECT_EQ(loads_of(2, keys).blocks, one.blocks) << keys[0];
+  EXPECT_TRUE(loads_of(1, {"train.expert_loads_every=0"}).blocks.empty());
+}
+
+TEST(Loop, RowsSayWhatTheRunIsOn) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  Log log([](std::string_view) {});
+  start_run(tiny_run(*files, root, {"train.steps=2", "train.eval_every=0", "checkpoint.every=-1"}),
+            *files, log);
+  const std::vector<nlohmann::json> rows = rows_of(*files, root);
+  const nlohmann::json& start = rows.at(0);
+  EXPECT_EQ(start.at("event"), "start");
+  for (const char* text : {"isa", "cpu", "host"}) EXPECT_NE(start.at(text), "") << text;
+  for (const char* number : {"cpus", "memory_bytes", "ranks", "threads"})
+    EXPECT_GT(start.at(number), 0) << number;
+  int64_t by_tag = 0, peak = 0;
+  for (const nlohmann::json& row : rows) {
+    if (row.value("event", "") == "memory") {
+      EXPECT_EQ(row.at("step"), 1);
+      for (const auto& [tag, bytes] : row.at("tags").items()) by_tag += bytes.get<int64_t>();
+    }
+    if (!row.contains("event")) peak = row.at("memory_peak_bytes");
+  }
+  EXPECT_GT(peak, 0);
+  EXPECT_GE(by_tag, peak);
 }
 
 TEST(Loop, RowsKeepTheTypesOfTheirColumns) {

@@ -223,6 +223,21 @@ void Metrics::evaluation(int64_t step, double loss, int64_t tokens, double secon
             scale_.steps, loss, std::exp(loss), format_thousands(tokens), format_duration(seconds));
 }
 
+void Metrics::expert_loads(int64_t step, std::span<const int64_t> blocks,
+                           std::span<const std::span<const int64_t>> loads) {
+  std::string& out = pending_;
+  out += R"({"event":"expert_loads",)";
+  put(out, "step", step);
+  out += R"("blocks":{)";
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    fmt::format_to(std::back_inserter(out), "{}\"{}\":[", i == 0 ? "" : ",", blocks[i]);
+    for (const int64_t count : loads[i].first(loads[i].size() - 1))
+      fmt::format_to(std::back_inserter(out), "{},", count);
+    out.back() = ']';
+  }
+  out += "}}\n";
+}
+
 void Metrics::event(const char* name, const nlohmann::ordered_json& members) {
   nlohmann::ordered_json row{{"event", name}};
   row.update(members);

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 
 #include "ashlar/core/clock.h"
@@ -58,6 +59,10 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   void step(const StepRow& row);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
+  // How often each expert was chosen in a step.  loads: of the blocks with these numbers, each with
+  // the choices of no expert at the end.
+  void expert_loads(int64_t step, std::span<const int64_t> blocks,
+                    std::span<const std::span<const int64_t>> loads);
   // A line {"event": name, members...} of metrics.jsonl.
   void event(const char* name, const nlohmann::ordered_json& members);
   void set_peak(double peak_flops) { scale_.peak_flops = peak_flops; }
