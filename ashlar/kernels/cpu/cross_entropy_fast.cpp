@@ -10,6 +10,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "ashlar/kernels/cpu/simd/vector-inl.h"
+#include "hwy/cache_control.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -18,6 +19,14 @@ namespace {
 
 constexpr int64_t kChunk = 2048;  // logits that are read from memory once for maximum and sum
 constexpr int64_t kKept = 16384;  // logits of a row whose exponentials are kept, not computed again
+
+constexpr int64_t kAhead = 512;  // elements of a gradient between a store and its prefetch
+
+// Asks for an address ahead, perhaps behind the end of the row or of all rows.
+template <typename T>
+HWY_INLINE void fetch(const T* p) {
+  hwy::Prefetch(p);
+}
 
 // The maximum and the sum of exp(x - maximum) so far go on over n elements; the exponentials, of
 // x - the new maximum, go to `kept` unless it is null.
@@ -36,6 +45,7 @@ HWY_INLINE void add_chunk(const float* x, int64_t n, float& max, float& sum, flo
   const V maxes = hn::Set(d, new_max);
   V total = hn::Zero(d);
   for (i = 0; i < whole; i += lanes()) {
+    fetch(x + i + kChunk);  // of the next chunk, whose maximum comes before anything else
     const V e = exp_approx(hn::Sub(load(x + i), maxes));
     total = hn::Add(total, e);
     if (kept) store(e, kept + i);
@@ -72,7 +82,10 @@ HWY_INLINE float softmax_of(const float* x, int64_t n, float scale, T* y) {
     const float factor = std::exp(max_of_chunk[i / kChunk] - log_sum) * scale;
     const V factors = hn::Set(d, factor);
     end = std::min(n, i + kChunk);
-    for (; i + lanes() <= end; i += lanes()) store(hn::Mul(load(kept + i), factors), y + i);
+    for (; i + lanes() <= end; i += lanes()) {
+      fetch(y + i + kAhead);
+      store(hn::Mul(load(kept + i), factors), y + i);
+    }
     for (; i < end; ++i) y[i] = T(kept[i] * factor);
   }
   const V log_sums = hn::Set(d, log_sum), scales = hn::Set(d, scale);

@@ -66,8 +66,8 @@ HWY_INLINE void mix(const Head& head, int64_t D, const Z* z, const P* partners, 
   to.squares = set(0);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
     const V others = sum_of_heads(partners, count, D, i, n);
-    const V mean = hn::MulAdd(others, set(head.share), load(z + i, n));
-    const V conv = hn::Add(load(y + i, n), load(bias + i, n));
+    const V mean = hn::MulAdd(others, set(head.share), load(z, i, n));
+    const V conv = hn::Add(load(y, i, n), load(bias + i, n));
     const V v = hn::MulAdd(mean, set(0.5f), conv);
     store(v, to.x + i, n);
     to.squares = hn::MulAdd(v, v, to.squares);
@@ -141,7 +141,7 @@ HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head,
   mixed<Z>(x, head, t, own);
   const float norm = (head.key ? x.n_k : x.n_q)[row], root = std::sqrt(float(D));
   rotate(
-      x, t, true, [&](int64_t i, auto n) HWY_ATTR { return load(g + i, n); },
+      x, t, true, [&](int64_t i, auto n) HWY_ATTR { return load(g, i, n); },
       [&](V v, int64_t i, auto n) HWY_ATTR { store(v, dx + i, n); });
   V sum = set(0);
   for_lanes(D, [&](int64_t i, auto n)

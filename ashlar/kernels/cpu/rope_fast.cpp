@@ -82,7 +82,7 @@ void head_gradient(const HeadsGradientArgs<float>& x, int64_t t, int64_t head, f
                    float* g) {
   const HeadOffsets p = head_offsets(x.s, t, head);
   const float* dhat = floats(p.key ? x.dkhat : x.dqhat, p.in_hat);
-  const auto read = [&](int64_t i, auto n) HWY_ATTR { return load(dhat + i, n); };
+  const auto read = [&](int64_t i, auto n) HWY_ATTR { return load(dhat, i, n); };
   if (!x.q_norm)
     return rotate(x, t, true, read,
                   [&](V v, int64_t i, auto n) HWY_ATTR { store(v, x.dqkv, p.in_qkv + i, n); });

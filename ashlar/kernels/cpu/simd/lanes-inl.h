@@ -8,9 +8,12 @@
 #endif
 
 #include <cstring>
+#include <initializer_list>
+#include <type_traits>
 
 #include "ashlar/kernels/cpu/elementwise.h"
 #include "ashlar/kernels/cpu/simd/vector-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::cpu::HWY_NAMESPACE {
@@ -100,19 +103,64 @@ HWY_INLINE void store(V v, bf16* p, Tail tail) {
   std::memcpy(p, lanes, size_t(tail.count) * sizeof(bf16));
 }
 
-// Elements from `at` on, in the type they are stored in.
+// Asks for the line that a walk through dense rows reaches 2 KiB later.  The CPU's own prefetchers
+// do not keep up with rows of 0.5 to 4 KiB: SwiGLU of rows of 2 KiB that lie in the shared cache
+// takes 1.8 times as long without.  An address behind the end of a tensor does no harm.
+template <typename T>
+HWY_INLINE void fetch_ahead(const T* p) {
+  constexpr uintptr_t kAheadBytes = 2048;
+  hwy::Prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + kAheadBytes));
+}
+
+// Elements from `at` on, in the type they are stored in, and a request for later ones: of rows that
+// are walked once.  Rows is T* or, where their type is not known, Cells<float>.
+template <typename T, typename Count>
+HWY_INLINE V load(const T* rows, int64_t at, Count count) {
+  fetch_ahead(rows + at);
+  return load(rows + at, count);
+}
+template <typename T, typename Count>
+HWY_INLINE void store(V v, T* rows, int64_t at, Count count) {
+  fetch_ahead(rows + at);
+  store(v, rows + at, count);
+}
 template <typename Count>
 HWY_INLINE V load(const Cells<float>& cells, int64_t at, Count count) {
   if (cells.dtype() == DType::kBF16)
-    return load(reinterpret_cast<const bf16*>(cells.data()) + at, count);
-  return load(reinterpret_cast<const float*>(cells.data()) + at, count);
+    return load(reinterpret_cast<const bf16*>(cells.data()), at, count);
+  return load(reinterpret_cast<const float*>(cells.data()), at, count);
 }
 template <typename Count>
 HWY_INLINE void store(V v, const Cells<float>& cells, int64_t at, Count count) {
   if (cells.dtype() == DType::kBF16)
-    return store(v, reinterpret_cast<bf16*>(cells.data()) + at, count);
-  store(v, reinterpret_cast<float*>(cells.data()) + at, count);
+    return store(v, reinterpret_cast<bf16*>(cells.data()), at, count);
+  store(v, reinterpret_cast<float*>(cells.data()), at, count);
 }
+
+// The rows of a tensor as T* of its type, or as Cells<float>.
+template <typename Rows>
+HWY_INLINE Rows rows_of(const Cells<float>& cells) {
+  if constexpr (std::is_same_v<Rows, Cells<float>>)
+    return cells;
+  else
+    return reinterpret_cast<Rows>(cells.data());
+}
+
+// Calls use(std::type_identity<Rows>()) for tensors, absent ones left out, that all have one type,
+// with Rows T*; else with Cells<float>.  A loop over T* neither asks for the type of each vector
+// nor, if the pointers are its own variables, reads them again after each store.
+template <typename Use>
+HWY_INLINE void with_element_type(std::initializer_list<Cells<float>> tensors, Use use) {
+  int64_t num_bf16 = 0, num_present = 0;
+  for (const Cells<float>& cells : tensors) {
+    num_present += bool(cells);
+    num_bf16 += cells && cells.dtype() == DType::kBF16;
+  }
+  if (num_bf16 == 0) return use(std::type_identity<float*>());
+  if (num_bf16 == num_present) return use(std::type_identity<bf16*>());
+  use(std::type_identity<Cells<float>>());
+}
+
 template <typename Count>
 HWY_INLINE void add_to(V v, float* p, Count count) {
   store(hn::Add(load(p, count), v), p, count);
@@ -164,17 +212,29 @@ HWY_INLINE void store_pairs(Pair v, T* p, Tail tail) {
   store_pairs(v, lanes, Full());
   std::memcpy(static_cast<void*>(p), lanes, size_t(2 * tail.count) * sizeof(T));
 }
+template <typename T, typename Count>
+HWY_INLINE Pair load_pairs(const T* rows, int64_t at, Count count) {
+  fetch_ahead(rows + at);
+  if constexpr (sizeof(T) == sizeof(float)) fetch_ahead(rows + at + kLanes);
+  return load_pairs(rows + at, count);
+}
+template <typename T, typename Count>
+HWY_INLINE void store_pairs(Pair v, T* rows, int64_t at, Count count) {
+  fetch_ahead(rows + at);
+  if constexpr (sizeof(T) == sizeof(float)) fetch_ahead(rows + at + kLanes);
+  store_pairs(v, rows + at, count);
+}
 template <typename Count>
 HWY_INLINE Pair load_pairs(const Cells<float>& cells, int64_t at, Count count) {
   if (cells.dtype() == DType::kBF16)
-    return load_pairs(reinterpret_cast<const bf16*>(cells.data()) + at, count);
-  return load_pairs(reinterpret_cast<const float*>(cells.data()) + at, count);
+    return load_pairs(reinterpret_cast<const bf16*>(cells.data()), at, count);
+  return load_pairs(reinterpret_cast<const float*>(cells.data()), at, count);
 }
 template <typename Count>
 HWY_INLINE void store_pairs(Pair v, const Cells<float>& cells, int64_t at, Count count) {
   if (cells.dtype() == DType::kBF16)
-    return store_pairs(v, reinterpret_cast<bf16*>(cells.data()) + at, count);
-  store_pairs(v, reinterpret_cast<float*>(cells.data()) + at, count);
+    return store_pairs(v, reinterpret_cast<bf16*>(cells.data()), at, count);
+  store_pairs(v, reinterpret_cast<float*>(cells.data()), at, count);
 }
 
 }  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
