@@ -15,187 +15,309 @@ HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// Vector i of what normed rows are multiplied by.
-template <typename Args, typename Count>
-HWY_INLINE V weight(const Args& x, int64_t i, Count n) {
-  return hn::Add(set(float(x.weight_offset)), load(x.w, i, n));
+constexpr int64_t kTokensAtOnce = 4;  // that share loads of parameters and of their gradients
+
+const float* floats(const Cells<float>& cells) {
+  return rows_of<const float*>(cells);
 }
+
+// Vector i of what normed rows are multiplied by.
+template <typename Count>
+HWY_INLINE V weight(const float* w, V offset, int64_t i, Count n) {
+  return hn::Add(offset, load(w + i, n));
+}
+
+// The summands of a merge, in pointers of the loop's own.  Rows: those of o.
+template <typename Rows>
+struct Summands {
+  template <typename Args>
+  explicit Summands(const Args& x)
+      : o(rows_of<Rows>(x.o)),
+        r(floats(x.r)),
+        ao(floats(x.ao)),
+        bo(floats(x.bo)),
+        ar(floats(x.ar)),
+        br(floats(x.br)),
+        alpha(set(float(x.factors.alpha))),
+        beta(set(float(x.factors.beta))) {}
+  Rows o;
+  const float *r, *ao, *bo, *ar, *br;
+  V alpha, beta;
+};
 
 // Vector i of a row of the merge's result, and its two summands before their scales.
 struct Merged {
   V o, r, h;
 };
-template <typename Args, typename Count>
-HWY_INLINE Merged merge(const Args& x, int64_t row, int64_t i, Count n) {
-  const V o = hn::Add(load(x.o, row + i, n), load(x.bo, i, n));
-  const V r = hn::Add(load(x.r, row + i, n), load(x.br, i, n));
-  return {o, r, hn::MulAdd(o, load(x.ao, i, n), hn::Mul(r, load(x.ar, i, n)))};
+// Vector i of the parameters.
+struct Scales {
+  V ao, bo, ar, br;
+};
+template <typename Rows, typename Count>
+HWY_INLINE Scales scales(const Summands<Rows>& x, int64_t i, Count n) {
+  return {load(x.ao + i, n), load(x.bo + i, n), load(x.ar + i, n), load(x.br + i, n)};
 }
-
+template <typename Rows, typename Count>
+HWY_INLINE Merged merge(const Summands<Rows>& x, const Scales& p, int64_t at, Count n) {
+  const V o = hn::Add(load(x.o, at, n), p.bo), r = hn::Add(load(x.r, at, n), p.br);
+  return {o, r, hn::MulAdd(o, p.ao, hn::Mul(r, p.ar))};
+}
 // The same of a merge without parameters, of o and what is added to it.
-template <typename Args, typename Count>
-HWY_INLINE V sum_of(const Args& x, int64_t row, int64_t i, V residual, Count n) {
-  const V alpha = set(float(x.factors.alpha)), beta = set(float(x.factors.beta));
-  return hn::MulAdd(load(x.o, row + i, n), beta, hn::Mul(residual, alpha));
+template <typename Rows, typename Count>
+HWY_INLINE V sum_of(const Summands<Rows>& x, int64_t at, V residual, Count n) {
+  return hn::MulAdd(load(x.o, at, n), x.beta, hn::Mul(residual, x.alpha));
 }
-template <typename Args, typename Count>
-HWY_INLINE V plain_merge(const Args& x, int64_t row, int64_t i, Count n) {
-  return sum_of(x, row, i, load(x.r, row + i, n), n);
-}
-// With r normed, as the norm before the branch made it.
-template <typename Count>
-HWY_INLINE V normed_merge(const NormArgs<float>& x, int64_t row, int64_t i, V rstd_r, Count n) {
-  const V v = hn::Add(set(float(x.weight_offset)), load(x.v, i, n));
-  return sum_of(x, row, i, hn::Mul(v, hn::Mul(load(x.r, row + i, n), rstd_r)), n);
+template <typename Rows, typename Count>
+HWY_INLINE V plain_merge(const Summands<Rows>& x, int64_t at, Count n) {
+  return sum_of(x, at, load(x.r, at, n), n);
 }
 
-void norm_rows(const NormArgs<float>& x, int64_t begin, int64_t end) {
+// Fills row t of h with hidden(i, n); returns the sum of its squares.
+template <typename Hidden>
+HWY_INLINE float merged_row(float* h, int64_t row, int64_t H, Hidden hidden) {
+  V squares = set(0);
+  for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
+    const V v = hidden(i, n);
+    store(v, h, row + i, n);
+    squares = hn::MulAdd(v, v, squares);
+  });
+  return sum_of_lanes(squares);
+}
+
+template <typename Rows>
+void norm_rows_of(const NormArgs<float>& x, int64_t begin, int64_t end) {
+  const int64_t H = x.H;
+  const Summands<Rows> from(x);
+  const Rows y = rows_of<Rows>(x.y);
+  const float *w = floats(x.w), *v = floats(x.v), *rstd_r = floats(x.rstd_r);
+  float* h = rows_of<float*>(x.h);
+  const bool merges = bool(x.o), plain = !x.ao;
+  const V offset = set(float(x.weight_offset));
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = t * x.H;
-    V squares = set(0);
-    if (x.v) {
-      const V rstd_r = set(x.rstd_r[t]);
-      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-        const V h = normed_merge(x, row, i, rstd_r, n);
-        store(h, x.h, row + i, n);
-        squares = hn::MulAdd(h, h, squares);
+    const int64_t row = t * H;
+    float squares = 0;
+    if (v) {  // r is normed, as the norm before the branch made it
+      const V scale = set(rstd_r[t]);
+      squares = merged_row(h, row, H, [&](int64_t i, auto n) HWY_ATTR {
+        return sum_of(from, row + i,
+                      hn::Mul(weight(v, offset, i, n), hn::Mul(load(from.r, row + i, n), scale)),
+                      n);
       });
-    } else if (x.o && !x.ao) {
-      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-        const V h = plain_merge(x, row, i, n);
-        store(h, x.h, row + i, n);
-        squares = hn::MulAdd(h, h, squares);
-      });
-    } else if (x.o) {
-      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-        const V h = merge(x, row, i, n).h;
-        store(h, x.h, row + i, n);
-        squares = hn::MulAdd(h, h, squares);
+    } else if (merges && plain) {
+      squares = merged_row(
+          h, row, H, [&](int64_t i, auto n) HWY_ATTR { return plain_merge(from, row + i, n); });
+    } else if (merges) {
+      squares = merged_row(h, row, H, [&](int64_t i, auto n) HWY_ATTR {
+        return merge(from, scales(from, i, n), row + i, n).h;
       });
     } else {
-      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-        const V h = load(x.h, row + i, n);
-        squares = hn::MulAdd(h, h, squares);
+      V sum = set(0);
+      for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
+        const V own = load(h, row + i, n);
+        sum = hn::MulAdd(own, own, sum);
       });
+      squares = sum_of_lanes(sum);
     }
-    if (!x.w) continue;
-    const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / float(x.H) + float(x.eps));
+    if (!w) continue;
+    const float rstd = 1.0f / std::sqrt(squares / float(H) + float(x.eps));
     x.rstd.set(t, rstd);
-    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-      const V scaled = hn::Mul(load(x.h, row + i, n), set(rstd));
-      store(hn::Mul(weight(x, i, n), scaled), x.y, row + i, n);
+    for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
+      const V scaled = hn::Mul(load(h + row + i, n), set(rstd));
+      store(hn::Mul(weight(w, offset, i, n), scaled), y, row + i, n);
     });
   }
 }
 
+// The tensors of a norm's backward pass, in pointers of the loop's own.  Rows: those of dy, o, d_o.
+template <typename Rows>
+struct Gradients {
+  explicit Gradients(const NormGradientArgs<float>& x)
+      : H(x.H),
+        from(x),
+        dy(rows_of<Rows>(x.dy)),
+        d_o(rows_of<Rows>(x.d_o)),
+        dh_in(floats(x.dh_in)),
+        dy_in(floats(x.dy_in)),
+        h(floats(x.h)),
+        rstd(floats(x.rstd)),
+        w(floats(x.w)),
+        dr(rows_of<float*>(x.dr)),
+        offset(set(float(x.weight_offset))) {}
+  int64_t H;
+  Summands<Rows> from;
+  Rows dy, d_o;
+  const float *dh_in, *dy_in, *h, *rstd, *w;
+  float* dr;
+  V offset;
+};
+
 // All that reached y.
-template <typename Count>
-HWY_INLINE V gradient_of_y(const NormGradientArgs<float>& x, int64_t at, Count n) {
+template <typename Rows, typename Count>
+HWY_INLINE V gradient_of_y(const Gradients<Rows>& x, int64_t at, Count n) {
   const V dy = load(x.dy, at, n);
   return x.dy_in ? hn::Add(dy, load(x.dy_in, at, n)) : dy;
 }
 
-// The gradient of the norm alone, with what else reached h; adds to dw.
-template <typename Count>
-HWY_INLINE V norm_gradient(const NormGradientArgs<float>& x, int64_t row, int64_t i, V h, V rstd,
-                           V mean, float* dw, Count n) {
-  const V dy = gradient_of_y(x, row + i, n), normed = hn::Mul(h, rstd);
-  add_to(hn::Mul(dy, normed), dw + i, n);
-  const V along = hn::NegMulAdd(normed, mean, hn::Mul(dy, weight(x, i, n)));
-  const V dh = hn::Mul(rstd, along);
-  return x.dh_in ? hn::Add(dh, load(x.dh_in, row + i, n)) : dh;
-}
-
-// mean(dy w h) rstd.
-template <typename Hidden>
-HWY_INLINE float mean_along(const NormGradientArgs<float>& x, int64_t row, float rstd,
-                            Hidden hidden) {
+// mean(dy w h) rstd of a token.
+template <typename Rows, typename Hidden>
+HWY_INLINE float mean_along(const Gradients<Rows>& x, int64_t t, Hidden hidden) {
   V sum = set(0);
   for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-    sum = hn::MulAdd(hn::Mul(gradient_of_y(x, row + i, n), weight(x, i, n)), hidden(i, n), sum);
+    const V dy = gradient_of_y(x, t * x.H + i, n);
+    sum = hn::MulAdd(hn::Mul(dy, weight(x.w, x.offset, i, n)), hidden(t, i, n), sum);
   });
-  return sum_of_lanes(sum) * rstd / float(x.H);
+  return sum_of_lanes(sum) * x.rstd[t] / float(x.H);
 }
 
-void rms_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* dw) {
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = t * x.H;
-    const auto hidden = [&](int64_t i, auto n) HWY_ATTR { return load(x.h, row + i, n); };
-    const float rstd = x.rstd[t], mean = mean_along(x, row, rstd, hidden);
-    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-      store(norm_gradient(x, row, i, hidden(i, n), set(rstd), set(mean), dw, n), x.dr, row + i, n);
-    });
-  }
+// Vector i of the gradient of the norm alone, with what else reached h, of a token whose row of h
+// has the vector h; adds to dw.
+template <typename Rows, typename Count>
+HWY_INLINE V norm_gradient(const Gradients<Rows>& x, int64_t at, V h, V w, float rstd, float mean,
+                           V& dw, Count n) {
+  const V dy = gradient_of_y(x, at, n), normed = hn::Mul(h, set(rstd));
+  dw = hn::Add(dw, hn::Mul(dy, normed));
+  const V along = hn::NegMulAdd(normed, set(mean), hn::Mul(dy, w));
+  const V dh = hn::Mul(set(rstd), along);
+  return x.dh_in ? hn::Add(dh, load(x.dh_in, at, n)) : dh;
 }
 
-// Both gradients of a merge without parameters.
-template <typename Count>
-HWY_INLINE void store_summands(const NormGradientArgs<float>& x, int64_t at, V dh, Count n) {
-  store(hn::Mul(dh, set(float(x.factors.beta))), x.d_o, at, n);
-  store(hn::Mul(dh, set(float(x.factors.alpha))), x.dr, at, n);
-}
-
-void plain_merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* dw) {
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = t * x.H;
-    const auto hidden = [&](int64_t i, auto n) HWY_ATTR {
-      return x.h ? load(x.h, row + i, n) : plain_merge(x, row, i, n);
-    };
-    const float rstd = x.rstd[t], mean = mean_along(x, row, rstd, hidden);
-    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-      const V dh = norm_gradient(x, row, i, hidden(i, n), set(rstd), set(mean), dw, n);
-      store_summands(x, row + i, dh, n);
-    });
-  }
-}
-
-template <bool kNormed>
-void merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* partial) {
-  const int64_t H = x.H;
-  float *dw = partial, *dao = kNormed ? dw + H : dw, *dbo = dao + H, *dar = dbo + H, *dbr = dar + H;
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = t * H;
-    float rstd = 0, mean = 0;
-    if constexpr (kNormed) {
-      rstd = x.rstd[t];
-      mean = mean_along(x, row, rstd, [&](int64_t i, auto n) HWY_ATTR {
-        return x.h ? load(x.h, row + i, n) : merge(x, row, i, n).h;
-      });
+// Takes kTokens tokens from t on through the norm: their rows of h are hidden(t, i, n), and
+// write(dh, at, n) takes the gradients.  The sum dw is loaded and stored once for all of them.
+template <int64_t kTokens, typename Rows, typename Hidden, typename Write>
+HWY_INLINE void norm_tokens(const Gradients<Rows>& x, int64_t t, float* dw, Hidden hidden,
+                            Write write) {
+  float mean[kTokens];
+  for (int64_t k = 0; k < kTokens; ++k) mean[k] = mean_along(x, t + k, hidden);
+  for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+    const V w = weight(x.w, x.offset, i, n);
+    V sum = load(dw + i, n);
+    for (int64_t k = 0; k < kTokens; ++k) {
+      const int64_t at = (t + k) * x.H + i;
+      const V h = hidden(t + k, i, n);
+      write(norm_gradient(x, at, h, w, x.rstd[t + k], mean[k], sum, n), at, n);
     }
-    for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
-      const Merged m = merge(x, row, i, n);
+    store(sum, dw + i, n);
+  });
+}
+
+template <typename Rows>
+void rms_rows(const NormGradientArgs<float>& args, int64_t begin, int64_t end, float* dw) {
+  const Gradients<Rows> x(args);
+  const auto hidden = [&](int64_t t, int64_t i, auto n)
+                          HWY_ATTR { return load(x.h, t * x.H + i, n); };
+  const auto write = [&](V dh, int64_t at, auto n) HWY_ATTR { store(dh, x.dr, at, n); };
+  int64_t t = begin;
+  for (; t + kTokensAtOnce <= end; t += kTokensAtOnce)
+    norm_tokens<kTokensAtOnce>(x, t, dw, hidden, write);
+  for (; t < end; ++t) norm_tokens<1>(x, t, dw, hidden, write);
+}
+
+// Stores both gradients of a merge without parameters.
+template <typename Rows, typename Count>
+HWY_INLINE void store_summands(const Gradients<Rows>& x, int64_t at, V dh, Count n) {
+  store(hn::Mul(dh, x.from.beta), x.d_o, at, n);
+  store(hn::Mul(dh, x.from.alpha), x.dr, at, n);
+}
+
+template <typename Rows>
+void plain_merge_rows(const NormGradientArgs<float>& args, int64_t begin, int64_t end, float* dw) {
+  const Gradients<Rows> x(args);
+  const auto hidden = [&](int64_t t, int64_t i, auto n) HWY_ATTR {
+    return x.h ? load(x.h, t * x.H + i, n) : plain_merge(x.from, t * x.H + i, n);
+  };
+  const auto write = [&](V dh, int64_t at, auto n) HWY_ATTR { store_summands(x, at, dh, n); };
+  int64_t t = begin;
+  for (; t + kTokensAtOnce <= end; t += kTokensAtOnce)
+    norm_tokens<kTokensAtOnce>(x, t, dw, hidden, write);
+  for (; t < end; ++t) norm_tokens<1>(x, t, dw, hidden, write);
+}
+
+// Sums over tokens of a merge with parameters; dbo holds the sum of dh until all are done.
+struct MergeSums {
+  float *dw, *dao, *dbo, *dar, *dbr;
+};
+
+template <bool kNormed, int64_t kTokens, typename Rows>
+HWY_INLINE void merge_tokens(const Gradients<Rows>& x, int64_t t, const MergeSums& sums) {
+  float mean[kTokens];
+  if constexpr (kNormed) {
+    for (int64_t k = 0; k < kTokens; ++k)
+      mean[k] = mean_along(x, t + k, [&](int64_t row, int64_t i, auto n) HWY_ATTR {
+        const int64_t at = row * x.H + i;
+        return x.h ? load(x.h, at, n) : merge(x.from, scales(x.from, i, n), at, n).h;
+      });
+  }
+  for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+    const Scales p = scales(x.from, i, n);
+    V w = p.ao, dw = p.ao;
+    if constexpr (kNormed) w = weight(x.w, x.offset, i, n), dw = load(sums.dw + i, n);
+    V dao = load(sums.dao + i, n), dar = load(sums.dar + i, n), dbo = load(sums.dbo + i, n);
+    for (int64_t k = 0; k < kTokens; ++k) {
+      const int64_t at = (t + k) * x.H + i;
+      const Merged m = merge(x.from, p, at, n);
       V dh;
       if constexpr (kNormed)
-        dh = norm_gradient(x, row, i, m.h, set(rstd), set(mean), dw, n);
+        dh = norm_gradient(x, at, m.h, w, x.rstd[t + k], mean[k], dw, n);
       else
-        dh = load(x.dh_in, row + i, n);
-      add_to(hn::Mul(dh, m.o), dao + i, n);
-      add_to(hn::Mul(dh, m.r), dar + i, n);
-      add_to(dh, dbo + i, n);  // the sum of dh, scaled below
-      store(hn::Mul(dh, load(x.ao, i, n)), x.d_o, row + i, n);
-      store(hn::Mul(dh, load(x.ar, i, n)), x.dr, row + i, n);
-    });
-  }
+        dh = load(x.dh_in, at, n);
+      dao = hn::Add(dao, hn::Mul(dh, m.o));
+      dar = hn::Add(dar, hn::Mul(dh, m.r));
+      dbo = hn::Add(dbo, dh);
+      store(hn::Mul(dh, p.ao), x.d_o, at, n);
+      store(hn::Mul(dh, p.ar), x.dr, at, n);
+    }
+    if constexpr (kNormed) store(dw, sums.dw + i, n);
+    store(dao, sums.dao + i, n), store(dar, sums.dar + i, n), store(dbo, sums.dbo + i, n);
+  });
+}
+
+template <bool kNormed, typename Rows>
+void merge_rows(const NormGradientArgs<float>& args, int64_t begin, int64_t end, float* partial) {
+  const Gradients<Rows> x(args);
+  const int64_t H = x.H;
+  float* dao = kNormed ? partial + H : partial;
+  const MergeSums sums{partial, dao, dao + H, dao + 2 * H, dao + 3 * H};
+  int64_t t = begin;
+  for (; t + kTokensAtOnce <= end; t += kTokensAtOnce)
+    merge_tokens<kNormed, kTokensAtOnce>(x, t, sums);
+  for (; t < end; ++t) merge_tokens<kNormed, 1>(x, t, sums);
   for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
-    const V sum = load(dbo + i, n);
-    store(hn::Mul(sum, load(x.ar, i, n)), dbr + i, n);
-    store(hn::Mul(sum, load(x.ao, i, n)), dbo + i, n);
+    const V sum = load(sums.dbo + i, n);
+    store(hn::Mul(sum, load(x.from.ar + i, n)), sums.dbr + i, n);
+    store(hn::Mul(sum, load(x.from.ao + i, n)), sums.dbo + i, n);
   });
 }
 
 // The gradient of the merge alone is dh_in.
-void plain_merge_alone_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float*) {
+template <typename Rows>
+void plain_merge_alone_rows(const NormGradientArgs<float>& args, int64_t begin, int64_t end) {
+  const Gradients<Rows> x(args);
   for (int64_t row = begin * x.H; row < end * x.H; row += x.H)
     for_lanes(x.H, [&](int64_t i, auto n)
                        HWY_ATTR { store_summands(x, row + i, load(x.dh_in, row + i, n), n); });
 }
 
+template <typename Rows>
+void norm_gradient_rows_of(const NormGradientArgs<float>& x, int64_t begin, int64_t end,
+                           float* partial) {
+  if (!x.d_o) return rms_rows<Rows>(x, begin, end, partial);
+  if (x.w && x.ao) return merge_rows<true, Rows>(x, begin, end, partial);
+  if (x.w) return plain_merge_rows<Rows>(x, begin, end, partial);
+  if (x.ao) return merge_rows<false, Rows>(x, begin, end, partial);
+  plain_merge_alone_rows<Rows>(x, begin, end);
+}
+
+void norm_rows(const NormArgs<float>& x, int64_t begin, int64_t end) {
+  with_element_type({x.o, x.y}, [&](auto rows) HWY_ATTR {
+    norm_rows_of<typename decltype(rows)::type>(x, begin, end);
+  });
+}
+
 void norm_gradient_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end,
                         float* partial) {
-  auto* rows = rms_rows;
-  if (x.d_o && x.w) rows = x.ao ? merge_rows<true> : plain_merge_rows;
-  if (x.d_o && !x.w) rows = x.ao ? merge_rows<false> : plain_merge_alone_rows;
-  rows(x, begin, end, partial);
+  with_element_type({x.dy, x.o, x.d_o}, [&](auto rows) HWY_ATTR {
+    norm_gradient_rows_of<typename decltype(rows)::type>(x, begin, end, partial);
+  });
 }
 
 }  // namespace
