@@ -17,7 +17,7 @@
 //          recomputed).
 // Numerics dk, dv: summed over query blocks in order; the same bits for any thread count.  A query
 //          whose scores, times scale, pass 1e30 in size has NaN in out and lse; NaN goes through.
-//          On AMX lse is that of the weights as rounded to bf16, within 2^-8 of the exact one.
+//          On AMX lse is that of the weights as rounded to bf16, within 2^-7 of the exact one.
 // Memory   workspace: forward k and v packed once, backward q and dout, on AMX in two forms; sized
 //          by rows, not by segments.  Decoding few tokens takes none, but on meta counts as any
 //          other call.

@@ -61,7 +61,8 @@ std::vector<Isa> detect() {
   isas.push_back(Isa::kAvx512);
   if (!__builtin_cpu_supports("avx512bf16")) return isas;
   isas.push_back(Isa::kAvx512Bf16);
-  if (amx_usable()) isas.push_back(Isa::kAmx);
+  // Kernels for tiles assume AVX-512 VBMI, which every CPU with tiles has.
+  if (__builtin_cpu_supports("avx512vbmi") && amx_usable()) isas.push_back(Isa::kAmx);
   return isas;
 }
 #else

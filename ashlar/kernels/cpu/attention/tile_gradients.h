@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "ashlar/kernels/cpu/attention/tiles.h"
+#include "ashlar/kernels/cpu/attention/tile_exp.h"
 #include "ashlar/kernels/cpu/gemm/bf16.h"
 #include "ashlar/kernels/cpu/simd/intrinsics.h"
 
@@ -14,7 +14,6 @@ namespace ashlar::kernels::cpu {
 inline constexpr int64_t kKeyUnits = 8, kQueryUnits = 4;  // of a block
 inline constexpr int64_t kKeys = kKeyUnits * kStrip, kQueries = kQueryUnits * kStrip;
 inline constexpr int64_t kUnitBytes = kStrip * 2;  // of a row of a unit
-inline constexpr float kLog2OfE = 1.44269504f;
 
 // 32 queries of a head; columns are the even queries, then the odd ones.
 struct Columns {

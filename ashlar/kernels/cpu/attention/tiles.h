@@ -15,8 +15,9 @@
 #include "ashlar/kernels/cpu/attention/blocks.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 
-#define ASHLAR_TILES \
-  [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")]]
+#define ASHLAR_TILES                                                                          \
+  [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,bmi2,amx-tile,amx-" \
+                "bf16")]]
 #define ASHLAR_TILES_INLINE ASHLAR_TILES [[gnu::always_inline]] inline
 
 namespace ashlar::kernels::cpu {
@@ -78,6 +79,14 @@ class UnitSums {
     amx::multiply_add<2, 5, 6>();
     turn<3>(from, row_floats);
     amx::multiply_add<3, 5, 7>();
+    to_ = nullptr;
+  }
+  // The same for other products, which follow.
+  ASHLAR_TILES_INLINE void turn_all(const float* from, int64_t row_floats) {
+    turn<0>(from, row_floats);
+    turn<1>(from, row_floats);
+    turn<2>(from, row_floats);
+    turn<3>(from, row_floats);
     to_ = nullptr;
   }
   // Ends the unit, whose sums belong at `to`.

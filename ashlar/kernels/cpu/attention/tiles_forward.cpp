@@ -1,21 +1,24 @@
 // How it works.  Keys and values are packed once; then a task is a block of 64 queries, two strips,
-// of up to four heads that share them.  It walks chunks of 128 keys, and in a chunk its heads:
+// of up to four heads that share them.  A head walks chunks of 256 keys:
 //
 //   tiles     scores = q K^T, unit by unit, into a ring of units
-//   vectors   P = exp(scale scores), as bf16 into rows of 128 keys; sums of each row
-//   tiles     out += P V, of the chunk before
+//   vectors   P = exp(scale scores), as bf16, one tile after the other
+//   tiles     out += P V and sums += P 1, of the chunk before
 //
-// Tiles and vectors work at the same time: a few rows of exponentials stand between any two steps
-// of tiles, a unit behind them, so that neither waits for the other (Pipeline).
+// Tiles and vectors work at the same time: some rows of exponentials stand between any two steps of
+// tiles, a unit behind them, so that neither waits for the other (Pipeline).
 //
 // Exponentials have no maximum, which saves scaling `out`.  If the sum of a row leaves the range in
-// which nothing was lost, the head runs again, first for the maximum of each row, then for
-// exponentials relative to it.  The scores alone decide, so bits do not depend on threads.  P is
-// rounded to bf16, and its sum adds up what it was rounded to: the weights of a query sum up to 1.
+// which nothing was lost, or an exponential or a score could leave its own (tile_exp.h), the head
+// runs again, first for the maximum of each row, then for exponentials relative to it.  Queries and
+// keys alone decide, so bits do not depend on threads.  P is rounded to bf16, and its sum adds up
+// what it was rounded to: the weights of a query sum up to 1.
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "ashlar/kernels/cpu/attention/tile_exp.h"
 #include "ashlar/kernels/cpu/attention/tile_keys.h"
 #include "ashlar/kernels/cpu/simd/intrinsics.h"
 
@@ -24,104 +27,100 @@
 namespace ashlar::kernels::cpu {
 namespace {
 
-constexpr int64_t kChunk = 4;  // units of keys between two visits of `out`
-constexpr int64_t kRing = 8;   // units of scores in flight, at most
-constexpr int64_t kHeads = 4;  // of a task, at most
-constexpr int64_t kPRowBytes = kChunk * kStrip * 2;
-constexpr float kLog2e = 1.44269504f;
+constexpr int64_t kChunk = 8;               // units of keys between two visits of `out`
+constexpr int64_t kPanelsOfP = kChunk + 1;  // of P, of a strip
+constexpr int64_t kRing = 2;                // units of scores in flight, at most
+constexpr int64_t kHeads = 4;               // of a task, at most
+constexpr int64_t kChunkKeys = kChunk * kStrip;
+constexpr int64_t kTurn = 1024;    // keys that a head meets before the next one does
+constexpr int64_t kVisitRate = 4;  // rows of exponentials beside a step of P V
+constexpr int64_t kPRowBytes = 64, kUnitPBytes = kStrip * kPRowBytes;
 
 // Scores of 32 queries and 32 keys that wait for their exponentials.
 struct Unit {
   const float* scores;
   std::byte* p;
-  float* lanes;  // of each row: 16 sums, or maxima
-  const float* max;
+  void* all;         // the bits of all exponentials
+  const float* max;  // of each row
+  float* lanes;      // of each row, 16 maxima
   const Strip* strip;
   int32_t key;
   bool masked;
 };
 
-// The even and the odd keys from `key` on that lie in [begin, end).
-struct Seen {
-  __mmask16 even, odd;
-  Seen(int32_t begin, int32_t end) {
-    begin = std::clamp(begin, 0, 32), end = std::clamp(end, 0, 32);
-    even = __mmask16(first_bits((end + 1) / 2) & ~first_bits((begin + 1) / 2));
-    odd = __mmask16(first_bits(end / 2) & ~first_bits(begin / 2));
-  }
-};
+// The keys from `key` on that lie in [begin, end).
+uint32_t seen_bits(const Unit& u, int64_t r) {
+  return first_bits(u.strip->end[r] - u.key) & ~first_bits(u.strip->begin[r] - u.key);
+}
 
-// 2^t, up to half a unit in the last place of bf16: to be cut to bf16, which rounds 2^t to nearest.
-template <bool kShifted>
-ASHLAR_TILES [[gnu::always_inline]] inline __m512 exp2_to_cut(__m512 t) {
-  __m512 r;
-  if (kShifted) {
-    r = _mm512_reduce_ps(t, 0x08 | 1);  // t - floor(t), however large t is
-  } else {
-    const __m512 shifter = _mm512_set1_ps(12582912.0f);
-    constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-    r = _mm512_sub_ps(t, _mm512_sub_ps(_mm512_add_round_ps(t, shifter, kDown), shifter));
+// Returns what may have the sign bit of a word set: then an exponential is too large.
+template <bool kMasked, bool kShifted>
+ASHLAR_TILES_INLINE void exp_rows(const Unit& u, int64_t begin, int64_t end, float factor) {
+  const ExpConstants constants = exp_constants();
+  const __m512 factors = _mm512_set1_ps(factor), offset = _mm512_set1_ps(kExpOffset);
+  const __m512 lowest = _mm512_set1_ps(-kExpLimit);
+  __m512i all = _mm512_load_si512(u.all);
+  const float* s = u.scores + begin * kStrip;
+  std::byte* to = u.p + begin * kPRowBytes;
+  for (int64_t r = begin; r < end; ++r, s += kStrip, to += kPRowBytes) {
+    __m512 a = _mm512_load_ps(s), b = _mm512_load_ps(s + kHalfStrip);
+    if (kShifted) {
+      const __m512 max = _mm512_set1_ps(u.max[r]);
+      a = _mm512_add_ps(_mm512_max_ps(_mm512_mul_ps(_mm512_sub_ps(a, max), factors), lowest),
+                        offset);
+      b = _mm512_add_ps(_mm512_max_ps(_mm512_mul_ps(_mm512_sub_ps(b, max), factors), lowest),
+                        offset);
+    } else {
+      a = _mm512_fmadd_ps(a, factors, offset);
+      b = _mm512_fmadd_ps(b, factors, offset);
+    }
+    __m512i p = exponentials(a, b, constants);
+    if (kMasked) p = _mm512_maskz_mov_epi16(seen_bits(u, r), p);
+    all = _mm512_or_si512(all, p);
+    _mm512_store_si512(to, p);
   }
-  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.07802449f), r, _mm512_set1_ps(0.22606727f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69583346f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.99992523f + 0x1p-8f));
-  return _mm512_scalef_ps(p, t);
+  _mm512_store_si512(u.all, all);
 }
 
 template <bool kMasked, bool kShifted>
-ASHLAR_TILES [[gnu::noinline]] void exp_rows(Unit u, int64_t begin, int64_t end, float factor) {
-  const __m512 factors = _mm512_set1_ps(factor);
-  const __m512i cut = _mm512_set1_epi32(int32_t(0xffff0000));
-  // The upper halves of 16 floats, moved to the lower ones.
-  const __m512i halves = _mm512_set4_epi32(0x80800f0e, 0x80800b0a, 0x80800706, 0x80800302);
-  for (int64_t r = begin; r < end; ++r) {
-    const float* s = u.scores + r * kStrip;
-    __m512 even = _mm512_load_ps(s), odd = _mm512_load_ps(s + kHalfStrip);
-    if (kShifted) {
-      const __m512 max = _mm512_set1_ps(u.max[r]);
-      even = _mm512_sub_ps(even, max);
-      odd = _mm512_sub_ps(odd, max);
-    }
-    __m512i low = _mm512_castps_si512(exp2_to_cut<kShifted>(_mm512_mul_ps(even, factors)));
-    __m512i high = _mm512_castps_si512(exp2_to_cut<kShifted>(_mm512_mul_ps(odd, factors)));
-    high = _mm512_and_si512(high, cut);
-    if (kMasked) {
-      const Seen seen(u.strip->begin[r] - u.key, u.strip->end[r] - u.key);
-      low = _mm512_maskz_mov_epi32(seen.even, low);
-      high = _mm512_maskz_mov_epi32(seen.odd, high);
-    }
-    _mm512_store_si512(u.p + r * kPRowBytes,
-                       _mm512_mask_shuffle_epi8(high, 0x3333333333333333, low, halves));
-    const __m512 both =
-        _mm512_add_ps(_mm512_castsi512_ps(_mm512_and_si512(low, cut)), _mm512_castsi512_ps(high));
-    float* sum = u.lanes + r * kHalfStrip;
-    _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), both));
-  }
+ASHLAR_TILES [[gnu::noinline]] void exp_rows_apart(const Unit& u, int64_t begin, int64_t end,
+                                                   float factor) {
+  exp_rows<kMasked, kShifted>(u, begin, end, factor);
 }
 
+// A score that is not a number becomes an infinite maximum.
 ASHLAR_TILES [[gnu::noinline]] void max_rows(Unit u, int64_t begin, int64_t end) {
+  const __m512 infinite = _mm512_set1_ps(std::numeric_limits<float>::infinity());
   for (int64_t r = begin; r < end; ++r) {
-    const float* s = u.scores + r * kStrip;
-    const Seen seen(u.strip->begin[r] - u.key, u.strip->end[r] - u.key);
+    const uint32_t seen = seen_bits(u, r);
+    const __mmask16 masks[2] = {__mmask16(_pext_u32(seen, 0x0f0f0f0f)),
+                                __mmask16(_pext_u32(seen, 0xf0f0f0f0))};
     float* to = u.lanes + r * kHalfStrip;
     __m512 max = _mm512_load_ps(to);
-    max = _mm512_mask_max_ps(max, seen.even, max, _mm512_load_ps(s));
-    max = _mm512_mask_max_ps(max, seen.odd, max, _mm512_load_ps(s + kHalfStrip));
+    for (int64_t half = 0; half < 2; ++half) {
+      const __m512 s = _mm512_load_ps(u.scores + r * kStrip + half * kHalfStrip);
+      max = _mm512_mask_max_ps(max, masks[half], max, s);
+      max = _mm512_mask_mov_ps(max, _mm512_mask_cmp_ps_mask(masks[half], s, s, _CMP_UNORD_Q),
+                               infinite);
+    }
     _mm512_store_ps(to, max);
   }
 }
 
 // One head's block of 64 queries.
 struct HeadScratch {
+  alignas(64) std::array<uint16_t, kStrip> all;
   alignas(64) std::array<float, kBlock * kMaxHeadDim> out;
   alignas(64) std::array<std::byte, kBlock * kMaxHeadDim * 2> q;
-  alignas(64) std::array<float, kBlock * kHalfStrip> lanes;
+  alignas(64) std::array<float, kBlock * kHalfStrip> lanes;  // of each row, 16 sums or maxima
   alignas(64) std::array<float, kBlock> max;
   std::array<bool, 2> started;  // out of a strip is set
+  bool summed;                  // `lanes` are sums
 };
 struct ForwardTiles {
   alignas(64) std::array<float, kRing * kStrip * kStrip> scores;
-  alignas(64) std::array<std::byte, 2 * kBlock * kPRowBytes> p;
+  alignas(64) std::array<std::byte, 2 * kPanelsOfP * kUnitPBytes> p;
+  alignas(64) std::array<uint16_t, kHalfStrip * kStrip> ones;
   std::array<HeadScratch, kHeads> heads;
 };
 
@@ -132,68 +131,59 @@ struct Job {
   HeadScratch* head;
   const Strip* strips;
   int64_t begin[2], end[2];  // panels that a strip meets
-  std::byte* p;
+  int64_t slot;              // panels of P begin here, after that many
 };
 
 class Pipeline {
  public:
   Pipeline(const TileKeys& keys, int64_t j, float factor, Pass pass, ForwardTiles& s)
-      : keys_(keys),
-        s_(s),
-        j_(j),
-        factor_(factor),
-        pass_(pass),
-        ahead_(keys.depth <= 2 * kStrip ? 2 : 1) {}
+      : keys_(keys), s_(s), j_(j), factor_(factor), pass_(pass) {}
 
   ASHLAR_TILES_INLINE void run(Job job) {
-    job.p = s_.p.data() + turn_ * (kBlock * kPRowBytes);
-    turn_ ^= 1;
-    const int64_t units = job.end[0] - job.begin[0] + (job.end[1] - job.begin[1]);
-    const int64_t steps = units * keys_.depth / kStrip + pending_steps_;
-    rate_ = ceil_div(units * kStrip, steps);
-    const int64_t end_before = made_ + open_;
     const int64_t begin = std::min(job.begin[0], job.begin[1]),
                   end = std::max(job.end[0], job.end[1]);
-    const int64_t split = std::min(begin + ahead_, end);
-    for (int64_t panel = begin; panel < split; ++panel) both_scores(job, panel);
-    exponentials((end_before - done_) * kStrip - row_);
-    weighted_sums();
-    for (int64_t panel = split; panel < end; ++panel) both_scores(job, panel);
-    before_ = job;
-    pending_steps_ = units * keys_.width / kStrip;
+    job.slot = slot_ + kPanelsOfP * (begin + 1) - begin;
+    slot_ = (slot_ + end - begin) % kPanelsOfP;
+    rate_ = round_up(ceil_div(kStrip * kStrip, keys_.depth), 4);
+    const int64_t end_before = made_ + open_;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      for (int64_t i = 0; i < 2; ++i)
+        if (panel >= job.begin[i] && panel < job.end[i]) scores(job, i, panel);
+      if (panel > begin || visit_ == num_visits_) continue;
+      if (end_before > done_) exponentials((end_before - done_) * kStrip - row_);
+      visit_all();
+    }
+    set_visits(job);
   }
   ASHLAR_TILES_INLINE void finish() {
     store_sums();
     exponentials(kRing * kStrip);
-    weighted_sums();
+    visit_all();
     store_sums();
-    pending_steps_ = 0;
   }
 
  private:
   ASHLAR_TILES_INLINE void exponentials(int64_t rows, int64_t lag = 0) {
     while (rows > 0 && done_ < made_ - lag) {
-      if (row_ == 0) now_ = units_[done_ % kRing];
-      const Unit u = now_;
-      const int64_t end = std::min(kStrip, row_ + rows);
-      if (pass_ == Pass::kPlain)
-        u.masked ? exp_rows<true, false>(u, row_, end, factor_)
-                 : exp_rows<false, false>(u, row_, end, factor_);
+      const Unit& u = units_[done_ % kRing];
+      const int64_t begin = row_, end = std::min(kStrip, row_ + rows);
+      if (pass_ == Pass::kPlain && !u.masked)
+        exp_rows<false, false>(u, begin, end, factor_);
+      else if (pass_ == Pass::kPlain)
+        exp_rows_apart<true, false>(u, begin, end, factor_);
       else if (pass_ == Pass::kShifted)
-        exp_rows<true, true>(u, row_, end, factor_);
+        exp_rows_apart<true, true>(u, begin, end, factor_);
       else
-        max_rows(u, row_, end);
-      rows -= end - row_;
+        max_rows(u, begin, end);
+      rows -= end - begin;
       row_ = end;
       if (row_ == kStrip) row_ = 0, ++done_;
     }
   }
 
-  ASHLAR_TILES_INLINE void both_scores(const Job& job, int64_t panel) {
-    for (int64_t i = 0; i < 2; ++i)
-      if (panel >= job.begin[i] && panel < job.end[i]) scores(job, i, panel);
+  std::byte* p_of(const Job& job, int64_t half, int64_t panel) const {
+    return s_.p.data() + ((job.slot + panel) % kPanelsOfP + half * kPanelsOfP) * kUnitPBytes;
   }
-
   // Sums of the unit before are on their way.
   ASHLAR_TILES_INLINE void count_stored() {
     if (open_) ++made_;
@@ -219,42 +209,80 @@ class Pipeline {
     float* to = s_.scores.data() + made_ % kRing * (kStrip * kStrip);
     sums_.leave(to, kStrip);
     open_ = true;
-    if (made_ - done_ == 4 * ahead_) exponentials(kStrip - row_);
+    if (made_ - done_ == kRing) exponentials(kStrip - row_);
     const auto first_key = int32_t(panel * kStrip);
     const Strip& strip = job.strips[half];
     units_[made_ % kRing] = {to,
-                             job.p + half * kStrip * kPRowBytes + panel % kChunk * 64,
-                             job.head->lanes.data() + half * kStrip * kHalfStrip,
+                             p_of(job, half, panel),
+                             job.head->all.data(),
                              job.head->max.data() + half * kStrip,
+                             job.head->lanes.data() + half * kStrip * kHalfStrip,
                              &strip,
                              first_key,
                              !strip.sees_all(first_key)};
   }
 
-  ASHLAR_TILES_INLINE void weighted_sums() {
-    if (pending_steps_ == 0 || pass_ == Pass::kMax) return;
-    for (int64_t v = 0; v < keys_.width; v += kStrip)
-      for (int64_t i = 0; i < 2; ++i)
-        if (before_.begin[i] < before_.end[i]) weighted_sum(i, v);
-    for (int64_t i = 0; i < 2; ++i)
-      if (before_.begin[i] < before_.end[i]) before_.head->started[size_t(i)] = true;
+  // The products of P and V that `job` leaves: those of a strip and 32 columns, and the row sums.
+  ASHLAR_TILES_INLINE void set_visits(const Job& job) {
+    before_ = job;
+    visit_ = 0;
+    num_visits_ = pass_ == Pass::kMax ? 0 : 2 * keys_.width / kStrip + 1;
+  }
+  ASHLAR_TILES_INLINE void visit_all() {
+    for (; visit_ < num_visits_; ++visit_) {
+      const int64_t per_strip = keys_.width / kStrip, half = visit_ / per_strip;
+      if (half == 2)
+        row_sums();
+      else if (before_.begin[half] < before_.end[half])
+        weighted_sum(half, visit_ % per_strip * kStrip);
+    }
   }
 
   ASHLAR_TILES_INLINE void weighted_sum(int64_t half, int64_t v) {
     float* to = before_.head->out.data() + half * kStrip * keys_.width + v;
-    const std::byte* p = before_.p + half * kStrip * kPRowBytes;
-    const auto left = [&](int64_t panel) { return p + panel % kChunk * 64; };
+    const auto left = [&](int64_t panel) { return p_of(before_, half, panel); };
     const auto right = [&](int64_t panel) { return keys_.value(j_, panel) + v * kStrip * 2; };
     int64_t panel = before_.begin[half];
     sums_.start(left(panel), kPRowBytes, right(panel),
                 before_.head->started[size_t(half)] ? to : nullptr, keys_.width);
     count_stored();
-    exponentials(rate_, 1);
+    exponentials(kVisitRate, 1);
     for (++panel; panel < before_.end[half]; ++panel) {
       add_products(left(panel), kPRowBytes, right(panel));
-      exponentials(rate_, 1);
+      exponentials(kVisitRate, 1);
     }
     sums_.leave(to, keys_.width);
+  }
+
+  // The sums of the rows of P, its products with ones, as row_sum_at has them.
+  ASHLAR_TILES_INLINE void row_sums() {
+    HeadScratch& head = *before_.head;
+    amx::load<6>(s_.ones.data(), 64);
+    sums_.turn_all(head.summed ? head.lanes.data() : nullptr, kStrip);
+    count_stored();
+    const int64_t begin = std::min(before_.begin[0], before_.begin[1]),
+                  end = std::max(before_.end[0], before_.end[1]);
+    for (int64_t panel = begin; panel < end; ++panel) {
+      if (panel >= before_.begin[0] && panel < before_.end[0]) {
+        const std::byte* p = p_of(before_, 0, panel);
+        amx::load<4>(p, kPRowBytes);
+        amx::load<5>(p + kHalfStrip * kPRowBytes, kPRowBytes);
+        amx::multiply_add<0, 4, 6>();
+        amx::multiply_add<1, 5, 6>();
+      }
+      if (panel >= before_.begin[1] && panel < before_.end[1]) {
+        const std::byte* p = p_of(before_, 1, panel);
+        amx::load<4>(p, kPRowBytes);
+        amx::load<5>(p + kHalfStrip * kPRowBytes, kPRowBytes);
+        amx::multiply_add<2, 4, 6>();
+        amx::multiply_add<3, 5, 6>();
+      }
+      exponentials(kVisitRate, 1);
+    }
+    sums_.leave(head.lanes.data(), kStrip);
+    head.summed = true;
+    for (int64_t i = 0; i < 2; ++i)
+      head.started[size_t(i)] = head.started[size_t(i)] || before_.begin[i] < before_.end[i];
   }
 
   const TileKeys& keys_;
@@ -262,13 +290,10 @@ class Pipeline {
   const int64_t j_;
   const float factor_;
   const Pass pass_;
-  // Panels of keys whose scores come before the products of the chunk before with its values, where
-  // their exponentials overlap these.  More of them leave less of the first-level cache.
-  const int64_t ahead_;
   std::array<Unit, kRing> units_;
-  Unit now_;
-  int64_t made_ = 0, done_ = 0, row_ = 0, rate_ = 8, pending_steps_ = 0;
-  int turn_ = 0;
+  int64_t made_ = 0, done_ = 0, row_ = 0, rate_ = 8;
+  int64_t visit_ = 0, num_visits_ = 0;  // of the job before
+  int64_t slot_ = 0;
   UnitSums sums_;
   bool open_ = false;  // they are of scores
   Job before_ = {};
@@ -283,32 +308,36 @@ struct Task {
   int64_t block, row, rows, head, num_heads;
 };
 
+// Runs the chunk of keys from `key` on for a head.
+ASHLAR_TILES_INLINE void run_chunk(Pipeline& pipeline, HeadScratch& head,
+                                   const std::array<Strip, 2>& strips, int64_t key) {
+  Job job = {&head, strips.data(), {}, {}, 0};
+  for (int64_t i = 0; i < 2; ++i) {
+    const Strip& strip = strips[size_t(i)];
+    job.begin[i] = std::max<int64_t>(strip.lowest, key) / kStrip;
+    job.end[i] = ceil_div(std::min<int64_t>(strip.highest, key + kChunkKeys), kStrip);
+  }
+  for (int64_t i = 0; i < 2; ++i)
+    if (job.begin[i] >= job.end[i]) job.begin[i] = job.end[i] = job.begin[1 - i];
+  if (job.begin[0] < job.end[0] || job.begin[1] < job.end[1]) pipeline.run(job);
+}
+
 // Runs heads [first, last) of the task against all keys that their queries see.
 ASHLAR_TILES void run_pass(const Task& t, Pass pass, int64_t first, int64_t last, ForwardTiles& s,
                            bool* seen) {
   const AttentionShape& shape = t.call.shape;
   BlockRanges ranges;
   std::array<Strip, 2> strips;
-  Pipeline pipeline(t.keys, t.head / (shape.N / shape.K), float(shape.scale) * kLog2e, pass, s);
+  Pipeline pipeline(t.keys, t.head / (shape.N / shape.K), float(shape.scale) * kLog2OfE * kExpUnits,
+                    pass, s);
   for (int64_t turn = 0; ranges.fill(t.call, t.links, turn, t.block); ++turn) {
     for (int64_t i = 0; i < 2; ++i) fill_strip(ranges, i * kStrip, 0, t.rows, strips[size_t(i)]);
     for (int64_t r = 0; r < t.rows; ++r) seen[r] = seen[r] || ranges.begin[r] < ranges.end[r];
-    constexpr int64_t kKeys = kChunk * kStrip;
-    for (int64_t key = ranges.lowest / kKeys * kKeys; key < ranges.highest; key += kKeys) {
-      Job job = {nullptr, strips.data(), {}, {}, nullptr};
-      for (int64_t i = 0; i < 2; ++i) {
-        const Strip& strip = strips[size_t(i)];
-        job.begin[i] = std::max<int64_t>(strip.lowest, key) / kStrip;
-        job.end[i] = ceil_div(std::min<int64_t>(strip.highest, key + kKeys), kStrip);
-      }
-      for (int64_t i = 0; i < 2; ++i)
-        if (job.begin[i] >= job.end[i]) job.begin[i] = job.end[i] = job.begin[1 - i];
-      if (job.begin[0] >= job.end[0] && job.begin[1] >= job.end[1]) continue;
-      for (int64_t h = first; h < last; ++h) {
-        job.head = &s.heads[size_t(h)];
-        pipeline.run(job);
-      }
-    }
+    for (int64_t key = ranges.lowest / kTurn * kTurn; key < ranges.highest; key += kTurn)
+      for (int64_t h = first; h < last; ++h)
+        for (int64_t chunk = std::max<int64_t>(key, ranges.lowest / kChunkKeys * kChunkKeys);
+             chunk < std::min<int64_t>(key + kTurn, ranges.highest); chunk += kChunkKeys)
+          run_chunk(pipeline, s.heads[size_t(h)], strips, chunk);
     pipeline.finish();
   }
 }
@@ -318,16 +347,19 @@ ASHLAR_TILES void prepare(const Task& t, int64_t h, HeadScratch& s) {
   t.e.pack_rows(source_of(t.call.q, t.row, (t.head + h) * D, N * D), t.rows, D, false, s.q.data(),
                 row_bytes);
   std::memset(s.q.data() + t.rows * row_bytes, 0, size_t((kBlock - t.rows) * row_bytes));
-  s.lanes.fill(0.0f);
+  s.all.fill(0);
   s.max.fill(0.0f);
   s.started.fill(false);
+  s.summed = false;
 }
 
 // Sums of the head's rows; false if one left the range in which nothing that matters was lost.
 ASHLAR_TILES bool row_sums(const Task& t, const bool* seen, const HeadScratch& s, float* sums) {
-  bool good = true;
+  bool good = std::all_of(s.all.begin(), s.all.end(), [](uint16_t p) { return p < 0x8000; });
   for (int64_t r = 0; r < t.rows; ++r) {
-    sums[r] = _mm512_reduce_add_ps(_mm512_load_ps(&s.lanes[size_t(r * kHalfStrip)]));
+    const int64_t tile = r / kHalfStrip;
+    const int64_t at = (tile / 2 * kHalfStrip + r % kHalfStrip) * kStrip + tile % 2 * kHalfStrip;
+    sums[r] = s.summed ? s.lanes[size_t(at)] : 0;
     good = good && (!seen[r] || (sums[r] > 0x1p-64f && sums[r] < 0x1p100f));
   }
   return good;
@@ -360,8 +392,8 @@ ASHLAR_TILES void run_shifted(const Task& t, int64_t h, ForwardTiles& tiles, boo
   for (int64_t r = 0; r < t.rows; ++r)
     s.max[size_t(r)] =
         seen[r] ? _mm512_reduce_max_ps(_mm512_load_ps(&s.lanes[size_t(r * kHalfStrip)])) : 0;
-  s.lanes.fill(0.0f);
   s.started.fill(false);
+  s.summed = false;
   run_pass(t, Pass::kShifted, h, h + 1, tiles, seen);
   row_sums(t, seen, s, sums);
   for (int64_t r = 0; r < t.rows; ++r)
@@ -369,16 +401,29 @@ ASHLAR_TILES void run_shifted(const Task& t, int64_t h, ForwardTiles& tiles, boo
       sums[r] = std::numeric_limits<float>::quiet_NaN();
 }
 
+// Whether sizes of q and k show that all scores are what `exponentials` takes; NaN never is.
+bool scores_fit(const Task& t, int64_t h) {
+  const AttentionShape& shape = t.call.shape;
+  const uint16_t* k = t.keys.largest + t.head / (shape.N / shape.K) * t.keys.panels;
+  const auto value = [](uint32_t bits) { return std::bit_cast<float>(bits << 16); };
+  const float largest_q = value(largest_size(
+      source_of(t.call.q, t.row, (t.head + h) * shape.D, shape.N * shape.D), t.rows, shape.D));
+  return std::abs(float(shape.scale) * kLog2OfE * kExpUnits) * float(shape.D) * largest_q *
+             value(*std::max_element(k, k + t.keys.panels)) <
+         kExpLimit;
+}
+
 ASHLAR_TILES void forward_heads(const Task& t) {
   ForwardTiles tiles;
   bool seen[kBlock] = {};
   float sums[kBlock];
+  tiles.ones.fill(0x3f80);
   for (int64_t h = 0; h < t.num_heads; ++h) prepare(t, h, tiles.heads[size_t(h)]);
   t.e.enter();
   run_pass(t, Pass::kPlain, 0, t.num_heads, tiles, seen);
   for (int64_t h = 0; h < t.num_heads; ++h) {
     HeadScratch& s = tiles.heads[size_t(h)];
-    if (!row_sums(t, seen, s, sums)) run_shifted(t, h, tiles, seen, sums);
+    if (!scores_fit(t, h) || !row_sums(t, seen, s, sums)) run_shifted(t, h, tiles, seen, sums);
     for (int64_t i = 0; i < 2; ++i)
       if (!s.started[size_t(i)])
         std::fill_n(s.out.data() + i * kStrip * t.keys.width, kStrip * t.keys.width, 0.0f);

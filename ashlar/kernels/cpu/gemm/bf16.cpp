@@ -384,6 +384,17 @@ void pack_bf16_rows(const Source& source, int64_t num_rows, int64_t num_k, int64
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * to_bytes, rows[i]);
 }
 
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void transpose_bf16_fours(
+    const std::byte* from, int64_t from_bytes, std::byte* to, int64_t to_bytes) {
+  __m512i rows[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i)
+    rows[i] = _mm512_loadu_si512(from + (i / 4 * 8 + i % 4) * from_bytes);
+  transpose(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * to_bytes, rows[i]);
+}
+
 // Four rows, 8 apart, meet in the lanes of a vector as they are loaded; 8 x 8 elements are then
 // transposed within each lane.
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void transpose_bf16_block(

@@ -25,6 +25,9 @@ void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float 
 // to[j][i] = from[i][j] for 16 x 16 pairs.
 void transpose_bf16_pairs(const std::byte* from, int64_t from_bytes, std::byte* to,
                           int64_t to_bytes);
+// The same where the rows of `from` come in fours: four in a row, then four are left out.
+void transpose_bf16_fours(const std::byte* from, int64_t from_bytes, std::byte* to,
+                          int64_t to_bytes);
 // to[c][k] = source[k][c] for a block of 32 x 32, of which the source has num_k x num_cols.
 void transpose_bf16_block(const Source& source, int64_t num_k, int64_t num_cols, std::byte* to,
                           int64_t to_bytes);
