@@ -14,6 +14,7 @@
 #include <array>
 #include <cstring>
 
+#include "ashlar/kernels/cpu/attention/rows_args.h"
 #include "ashlar/kernels/cpu/attention/spans.h"
 #include "ashlar/kernels/cpu/attention/tile_gradients.h"
 #include "ashlar/kernels/cpu/attention/tile_keys.h"

@@ -28,7 +28,7 @@ struct Worker {
     const int64_t kept = backward && x.has_beta() ? group * kBlockTokens : 0;
     states = memory.take((backward ? kBlockStates + 2 : 1) * group * max_state);
     w = reinterpret_cast<bf16*>(memory.take(kept * padded(cols) / 2));
-    s = reinterpret_cast<bf16*>(memory.take(kept * kPairs / 2));
+    st = reinterpret_cast<bf16*>(memory.take(kept * kPairs / 2));
     token = memory.take(token_scratch(x));
   }
   float* state(int64_t i, int64_t head) const { return states + (i * group + head) * max_state; }
@@ -36,13 +36,13 @@ struct Worker {
   Solved solved(const RecurrenceArgs& x, int64_t t, int64_t head) const {
     if (!x.has_beta()) return {};
     const int64_t row = head * kBlockTokens + t;
-    return {w + row * padded(x.shape.dv), s + row * kPairs};
+    return {w + row * padded(x.shape.dv), st + row * kPairs};
   }
 
   Heads heads;
   int64_t group, max_state;
   float* states;
-  bf16 *w, *s;
+  bf16 *w, *st;
   float* token;  // scratch of run_token
 };
 
@@ -87,33 +87,37 @@ void forward_group(const RecurrenceArgs& x, Worker& worker, int64_t chunk, int64
       States<float>(x, j * group + i, columns, padded(columns.cols))
           .store(worker.state(0, i), to, number);
   };
-  for (int64_t i = 0; i < group; ++i)
+  for (int64_t i = 0; i < group; ++i) {
     load_state(x, j * group + i, columns, x.entering, chunk, worker, worker.state(0, i));
+    worker.heads.begin_state(j * group + i, worker.state(0, i));
+  }
   for (int64_t t = begin; t < end;) {
     const Tile tile = tile_from(x, t, end);
     if (t % kBlockTokens == 0) store(x.kept, t / kBlockTokens);
     worker.heads.begin(tile, true);
     for (int64_t i = 0; i < group; ++i)
-      worker.heads.forward(j * group + i, worker.state(0, i), out, {});
+      worker.heads.forward(j * group + i, worker.state(0, i), worker.state(0, i), out, {});
     t = tile.end;
   }
   store(leaving, chunk);
 }
 
-// Runs the states of tokens [first, last) again, from those before `first`, which are number
-// kBlockStates; fills number (begin % kBlockTokens) / kTile with those before each tile that starts
-// no document, and what the delta rule writes.
+// The number of the state before token t of a block.
+int64_t number_of(int64_t t) {
+  return t % kBlockTokens / kTile;
+}
+
+// Runs the states of tokens [first, last) again, from those before `first`; fills those before each
+// tile that starts no document, and what the delta rule writes.
 void run_states(const RecurrenceArgs& x, Worker& worker, int64_t j, int64_t first, int64_t last) {
-  const int64_t size = worker.heads.state_size();
   for (int64_t t = first; t < last;) {
     const Tile tile = tile_from(x, t, last);
     const bool passes = tile.end < last && !x.starts_document(tile.end);
-    if (passes || x.has_beta()) worker.heads.begin(tile, false);
-    for (int64_t i = 0; i < worker.group; ++i) {
-      float* M = worker.state(kBlockStates, i);
-      if (!tile.starts) std::copy_n(M, size, worker.state(t % kBlockTokens / kTile, i));
-      if (passes || x.has_beta())
-        worker.heads.forward(j * worker.group + i, M, Matrix{},
+    if (passes || x.has_beta()) {
+      worker.heads.begin(tile, false);
+      for (int64_t i = 0; i < worker.group; ++i)
+        worker.heads.forward(j * worker.group + i, worker.state(number_of(t), i),
+                             worker.state(passes ? number_of(tile.end) : kBlockStates, i), Matrix{},
                              worker.solved(x, t % kBlockTokens, i));
     }
     t = tile.end;
@@ -132,18 +136,20 @@ void backward_group(const RecurrenceArgs& x, Worker& worker, int64_t chunk, int6
   for (int64_t block = (end - 1) / kBlockTokens; block >= begin / kBlockTokens; --block) {
     const int64_t first = std::max(begin, block * kBlockTokens),
                   last = std::min(end, (block + 1) * kBlockTokens);
-    for (int64_t i = 0; i < group; ++i)
+    for (int64_t i = 0; i < group; ++i) {
+      float* M = worker.state(number_of(first), i);
       load_state(x, j * group + i, columns, first == begin ? x.entering : x.kept,
-                 first == begin ? chunk : block, worker, worker.state(kBlockStates, i));
+                 first == begin ? chunk : block, worker, M);
+      worker.heads.begin_state(j * group + i, M);
+    }
     run_states(x, worker, j, first, last);
     for (int64_t t = last; t > first;) {
       const Tile tile = tile_before(x, t, first);
       const int64_t at = tile.begin % kBlockTokens;
       worker.heads.begin(tile, true);
       for (int64_t i = 0; i < group; ++i)
-        worker.heads.backward(j * group + i, worker.state(at / kTile, i), worker.solved(x, at, i),
-                              worker.state(kBlockStates + 1, i), g);
-      worker.heads.finish(g);
+        worker.heads.backward(j * group + i, worker.state(number_of(at), i),
+                              worker.solved(x, at, i), worker.state(kBlockStates + 1, i), g);
       t = tile.begin;
     }
   }

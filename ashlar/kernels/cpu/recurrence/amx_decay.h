@@ -36,6 +36,7 @@ class Decays {
   bool channels() const { return x_.decay == Decay::kChannel; }
   bool rows() const { return !none() && !channels(); }
   bool cut() const { return cut_; }
+  bool faint() const { return faint_; }  // pass_first changes the state
   // e^(c_i) and e^(-c_i): of rows or, of channels in a whole tile, of elements in rows of
   // padded(dk).
   const float* in() const { return in_; }

@@ -31,17 +31,17 @@ Heads::Heads(const RecurrenceArgs& x, int64_t cols, bool backward, Pieces<float>
          keys);
   halves({&p_, &p_cut_, &s_}, pairs);
   floats({&kk_, &l_}, pairs);
-  halves({&m_panels_}, state);
-  halves({&v_, &w_, &w_panels_, &tmp_panels_}, values);
-  floats({&x_rows_}, values);
+  halves({&m_panels_}, group() * state);
+  halves({&w_panels_}, values);
+  halves({&x_panels_}, kBlock * max_dv_);
+  floats({&x_rows_}, kBlock * max_dv_);
   const auto if_backward = [&](int64_t count) { return backward ? count : 0; };
   halves({&q_panels_, &k_read_panels_, &qt_, &kt_read_, &qt_cut_, &x_later_}, if_backward(keys));
-  halves({&pt_, &pt_cut_, &st_, &dp_, &dl_, &dpt_, &dlt_, &pairs_panels_}, if_backward(pairs));
+  halves({&pt_, &pt_cut_, &st_rows_, &dp_, &dl_, &dpt_, &dlt_, &pairs_panels_}, if_backward(pairs));
   halves({&m_, &d_panels_, &dt_panels_, &mt_panels_}, if_backward(state));
-  halves({&wt_panels_, &do_, &do_panels_, &du_, &du_panels_}, if_backward(values));
-  floats({&dw_}, if_backward(values));
-  floats({&dq_sum_, &dk_sum_, &dq_, &dk_read_, &dk_pairs_, &dk_state_, &product_},
-         if_backward(keys));
+  halves({&w_rows_, &wt_panels_, &do_, &do_panels_, &du_, &du_panels_}, if_backward(values));
+  halves({&r_panels_}, if_backward(kBlock * max_dv_));
+  floats({&dq_sum_, &dk_sum_, &product_}, if_backward(keys));
   floats({&gates_}, if_backward(2 * keys + dk_));
 }
 
@@ -66,7 +66,7 @@ void Heads::begin(const Tile& tile, bool reads) {
   n_ = tile.size();
   rows_ = round_up(n_, kBlock);
   reads_ = reads;
-  adds_ = false;
+  dq_adds_ = dk_adds_ = false;
   const int64_t dk = x_.shape.dk;
   prefetch_tile(x_.k, j_, dk);
   to_rows(rows_of(x_.k, j_, dk), 1, nullptr, rows_, dk_, k_rows_);
@@ -89,21 +89,27 @@ void Heads::pack_products(const bf16* q, const bf16* k_read, const bf16* k) {
   to_panels(keys(k), 1, nullptr, rows_, dk_, rows_, k_panels_);
   to_transposed_rows(k_panels_, rows_, dk_, kt_);
   if (reads_ || delta()) to_transposed_panels(k, rows_, dk_, kt_panels_);
-  const auto pairs = [&](const bf16* from, float* to) {
-    multiply(rows_, rows_, {{from, dk_, kt_panels_, dk_, dk_}}, to, kPairs, Sums::kSet,
+  if (delta())
+    multiply(rows_, rows_, {{k_read, dk_, kt_panels_, dk_, dk_}}, kk_, kPairs, Sums::kSet,
              Blocks::kLower);
-  };
-  if (delta()) pairs(k_read, kk_);
   if (!reads_) return;
-  pairs(q, l_);
-  keep_pairs({nullptr, n_, rows_}, l_, false, p_);
+  keep_product({q, dk_, kt_panels_, dk_, dk_}, false, p_, backward_ ? pt_ : nullptr);
   if (!backward_) return;
-  transpose_pairs(p_, pt_);
   to_panels(keys(q), 1, nullptr, rows_, dk_, rows_, q_panels_);
   to_transposed_rows(q_panels_, rows_, dk_, qt_);
   if (!delta() || k_read == k) return;
   to_panels(keys(k_read), 1, nullptr, rows_, dk_, rows_, k_read_panels_);
   to_transposed_rows(k_read_panels_, rows_, dk_, kt_read_);
+}
+
+void Heads::keep_product(const Term& term, bool strict, bf16* to, bf16* transposed) {
+  for_blocks(
+      rows_, rows_, Blocks::kLower,
+      [&](int64_t i, int64_t c, float* block) { block_of(i, c, {term}, block); },
+      [&](int64_t i, int64_t c, const float* block) {
+        keep_block(block, n_ - i, i == c, strict, to + i * kPairs + c,
+                   transposed ? transposed + c * kPairs + i : nullptr);
+      });
 }
 
 void Heads::transpose_pairs(const bf16* x, bf16* to) {
@@ -119,6 +125,7 @@ void Heads::begin_head(int64_t h) {
     const Cells<float> beta(x_.beta_TH);
     for (int64_t i = 0; i < n_; ++i)
       beta_[i] = std::max(kLeastBeta, beta[(tile_.begin + i) * x_.shape.H + h]);
+    std::fill(beta_ + n_, beta_ + kTile, 0.0f);
   }
   const auto scale = float(x_.shape.scale);
   for (int64_t i = 0; i < n_; ++i) factors_[i] = decays_.rows() ? scale * decays_.in()[i] : scale;
@@ -172,66 +179,87 @@ void Heads::cut_head() {
   pairs_t_ = pt_cut_;
 }
 
-// Panels of fp32 rows.
-void Heads::panels_of(const float* rows, int64_t num, bf16* to, int64_t depth) {
-  to_panels(values(rows, num), 1, nullptr, num, dv_, depth, to);
-}
-
-// x becomes W', and w_panels_ its panels.
-void Heads::solve(float* x) {
+// W' from the values and, where there is a state, from what keys read of it; fills w_panels_.
+void Heads::solve(const Matrix& v, const bf16* read, const Solved& solved) {
+  const float* factors = if_rows(decays_.inverse());
+  alignas(64) Block before;
   for (int64_t first = 0; first < rows_; first += kBlock) {
-    float* own = x + first * dv_;
     const bf16* s = s_ + first * kPairs;
-    if (first > 0)
-      multiply(kBlock, dv_, {{s, kPairs, w_panels_, rows_, first}}, own, dv_, Sums::kAdd);
-    panels_of(own, kBlock, tmp_panels_, kBlock);
-    multiply(kBlock, dv_, {{s + first, kPairs, tmp_panels_, kBlock, kBlock}}, own, dv_, Sums::kAdd);
-    panels_of(own, kBlock, w_panels_ + first * kBlock, rows_);
+    for_blocks(
+        kBlock, dv_, Blocks::kAll,
+        [&](int64_t, int64_t c, float* block) {
+          if (read) block_of(first, c, {{k_state_, dk_, read, dk_, dk_}}, block);
+          if (first > 0) block_of(0, c, {{s, kPairs, w_panels_, rows_, first}}, before);
+        },
+        [&](int64_t, int64_t c, const float* block) {
+          ask_block({part(v, first, c), beta_ + first, factors ? factors + first : nullptr,
+                     read ? block : nullptr, dv_},
+                    first > 0 ? before : nullptr, x_rows_ + c, in_panels(x_panels_, kBlock, 0, c));
+        });
+    for_blocks(
+        kBlock, dv_, Blocks::kAll,
+        [&](int64_t, int64_t c, float* block) {
+          block_of(0, c, {{s + first, kPairs, x_panels_, kBlock, kBlock}}, block);
+        },
+        [&](int64_t, int64_t c, const float* block) {
+          write_block(block, x_rows_ + c, dv_, in_panels(w_panels_, rows_, first, c),
+                      solved.w ? solved.w + first * dv_ + c : nullptr, n_ - first);
+        });
   }
 }
 
-// Fills w_panels_.
-void Heads::write(int64_t h, const float* M, const Solved& solved) {
+void Heads::write(int64_t h, const Solved& solved) {
   const Matrix v = values_of(x_.v, h);
-  const float* factors = if_rows(decays_.inverse());
-  if (has_state() && (reads_ || delta()))
-    to_panels(values(M, dk_), 1, nullptr, dk_, dv_, dk_, m_panels_);
-  if (!delta()) return to_panels(v, 1, factors, rows_, dv_, rows_, w_panels_);
-  to_rows(v, 1, nullptr, rows_, dv_, v_);
+  if (!delta()) return to_panels(v, 1, if_rows(decays_.inverse()), rows_, dv_, rows_, w_panels_);
   keep_earlier({decays_.between(), n_, rows_}, kk_, beta_, l_);
   invert_blocks(l_, rows_, s_);
-  if (has_state()) multiply(rows_, dv_, {{k_state_, dk_, m_panels_, dk_, dk_}}, x_rows_, dv_);
-  amx::write({v_, beta_, factors, n_, rows_, dv_}, has_state(), x_rows_);
-  solve(x_rows_);
-  if (!solved.w) return;
-  to_rows(values(x_rows_, n_), 1, nullptr, n_, dv_, solved.w);
-  std::copy_n(s_, n_ * kPairs, solved.s);
+  solve(v, has_state() ? state_panels(h) : nullptr, solved);
+  if (!solved.st) return;
+  bf16* st = n_ == rows_ ? solved.st : st_rows_;
+  transpose_pairs(s_, st);
+  if (st != solved.st) std::copy_n(st, n_ * kPairs, solved.st);
 }
 
-void Heads::forward(int64_t h, float* M, const Matrix& out, const Solved& solved) {
+void Heads::begin_state(int64_t h, const float* M) {
+  to_panels(values(M, dk_), 1, nullptr, dk_, dv_, dk_, state_panels(h));
+}
+
+void Heads::forward(int64_t h, const float* from, float* to, const Matrix& out,
+                    const Solved& solved) {
   prefetch_tile(x_.v, h, x_.shape.dv);
   begin_head(h);
-  if (has_state()) decays_.pass_first(M, dv_);
-  write(h, M, solved);
-  alignas(64) float block[kBlock * kBlock];
+  const bool panels = reads_ || delta();
+  if (has_state() && decays_.faint()) {
+    if (from != to) std::copy_n(from, state_size(), to);
+    from = to;
+    decays_.pass_first(to, dv_);
+    if (panels) begin_state(h, to);
+  }
+  write(h, solved);
   if (out.data) {
     const Term pairs{pairs_, kPairs, w_panels_, rows_, rows_, Zeros::kAbove},
-        state{q_state_, dk_, m_panels_, dk_, has_state() ? dk_ : 0};
-    const Matrix to = values_of(out, h);
-    for (int64_t c = 0; c < to.cols; c += kBlock)
-      for (int64_t i = 0; i < n_; i += kBlock) {
-        block_of(i, c, {pairs, state}, block);
-        store_rows(
-            block, kBlock, factors_ + i,
-            to.row_range(i, std::min(n_, i + kBlock)).columns(c, std::min(to.cols, c + kBlock)));
-      }
+        state{q_state_, dk_, state_panels(h), dk_, has_state() ? dk_ : 0};
+    const Matrix to_out = values_of(out, h);
+    for_blocks(
+        n_, to_out.cols, Blocks::kAll,
+        [&](int64_t i, int64_t c, float* block) {
+          block_of(i, c, {pairs, state}, block);
+        },
+        [&](int64_t i, int64_t c, const float* block) {
+          store_rows(block, kBlock, factors_ + i, part(to_out, i, c));
+        });
   }
-  for (int64_t c = 0; c < dv_; c += kBlock)
-    for (int64_t i = 0; i < dk_; i += kBlock) {
-      block_of(i, c, {{kt_made_, kPairs, w_panels_, rows_, rows_}}, block);
-      add_to_state(block, decays_.passed() + i, decays_.made() + i, has_state(), dv_,
-                   M + i * dv_ + c);
-    }
+  for_blocks(
+      dk_, dv_, Blocks::kAll,
+      [&](int64_t i, int64_t c, float* block) {
+        block_of(i, c, {{kt_made_, kPairs, w_panels_, rows_, rows_}}, block);
+      },
+      [&](int64_t i, int64_t c, const float* block) {
+        store_state(block,
+                    {decays_.passed() + i, decays_.made() + i,
+                     has_state() ? from + i * dv_ + c : nullptr, dv_},
+                    to + i * dv_ + c, panels ? in_panels(state_panels(h), dk_, i, c) : nullptr);
+      });
 }
 
 }  // namespace ashlar::kernels::cpu::amx

@@ -11,42 +11,10 @@
 #include <algorithm>
 
 #include "ashlar/kernels/cpu/gemm/bf16.h"
-#include "ashlar/kernels/cpu/simd/intrinsics.h"
-
-#define ASHLAR_VECTORS gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
-#define ASHLAR_INLINE [[ASHLAR_VECTORS, gnu::always_inline]] inline
+#include "ashlar/kernels/cpu/recurrence/amx_vectors.h"
 
 namespace ashlar::kernels::cpu::amx {
 namespace {
-
-constexpr int64_t kLanes = 16;
-
-ASHLAR_INLINE __mmask16 first16(int64_t count) {
-  return count >= 16 ? __mmask16(0xffff) : count <= 0 ? __mmask16(0) : __mmask16((1u << count) - 1);
-}
-ASHLAR_INLINE __mmask32 first32(int64_t count) {
-  return count >= 32 ? ~__mmask32{0} : count <= 0 ? __mmask32{0} : (__mmask32{1} << count) - 1;
-}
-ASHLAR_INLINE __m512 load(const bf16* at) {
-  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-ASHLAR_INLINE __m512 load(const bf16* at, __mmask16 mask) {
-  const __m256i x = _mm256_maskz_loadu_epi16(mask, at);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-ASHLAR_INLINE __m512 load(const float* at) {
-  return _mm512_loadu_ps(at);
-}
-ASHLAR_INLINE __m512 load(const float* at, __mmask16 mask) {
-  return _mm512_maskz_loadu_ps(mask, at);
-}
-ASHLAR_INLINE __m512i two(__m512 low, __m512 high) {
-  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-ASHLAR_INLINE void store(__m512 low, __m512 high, bf16* to) {
-  _mm512_storeu_si512(to, two(low, high));
-}
 
 struct OfRow {
   float factor;
@@ -91,19 +59,6 @@ template <typename T, typename Factor>
     for (int64_t c = 0; c < cols; c += kBlock)
       _mm512_storeu_si512(to + c, _mm512_maskz_loadu_epi16(first32(used - c), from + c));
   std::fill_n(to, (rows - num) * cols, bf16());
-}
-
-// For _mm512_permutexvar_epi16: the halves of a vector as pairs.
-ASHLAR_INLINE __m512i halves_as_pairs() {
-  alignas(64) static constexpr uint16_t kPairOrder[32] = {
-      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_load_si512(kPairOrder);
-}
-// For _mm512_permutex2var_epi16: the lower 16 of two rows of 32 as pairs.
-ASHLAR_INLINE __m512i pairs_low() {
-  const __m512i order = halves_as_pairs();  // 16.. of the second row begin at 32
-  return _mm512_add_epi16(order, _mm512_and_si512(order, _mm512_set1_epi16(16)));
 }
 
 template <typename T, typename Factor>
@@ -277,11 +232,6 @@ void to_transposed_rows(const bf16* panels, int64_t depth, int64_t cols, bf16* t
           kBlock * 4, reinterpret_cast<std::byte*>(to + c * kPairs + k), kPairs * 2);
 }
 
-[[ASHLAR_VECTORS]] void scale_by(const float* by, int64_t rows, int64_t cols, float* x) {
-  for (int64_t i = 0; i < rows * cols; i += kLanes)
-    _mm512_storeu_ps(x + i, _mm512_mul_ps(load(x + i), load(by + i)));
-}
-
 [[ASHLAR_VECTORS]] void add_by(const float* x, const float* by, int64_t rows, int64_t cols,
                                float* to) {
   for (int64_t i = 0; i < rows * cols; i += kLanes)
@@ -371,21 +321,6 @@ void keep_earlier(const Pairs& pairs, const float* p, const float* factors, floa
     store(load(l + i), load(l + i + kLanes), to + i);
 }
 
-[[ASHLAR_VECTORS]] void write(const Written& w, bool has_read, float* read) {
-  const bf16* v = w.v;
-  for (int64_t i = 0; i < w.n; ++i, v += w.cols, read += w.cols) {
-    const __m512 beta = _mm512_set1_ps(w.beta[i]),
-                 factor = _mm512_set1_ps(w.factors ? w.factors[i] : 1);
-    for (int64_t c = 0; c < w.cols; c += kLanes) {
-      const __m512 x = load(v + c);
-      const __m512 left =
-          has_read ? _mm512_fmsub_ps(x, factor, load(read + c)) : _mm512_mul_ps(x, factor);
-      _mm512_storeu_ps(read + c, _mm512_mul_ps(beta, left));
-    }
-  }
-  std::fill_n(read, (w.rows - w.n) * w.cols, 0.0f);
-}
-
 [[ASHLAR_VECTORS]] void store_rows(const float* x, int64_t stride, const float* factors,
                                    const Matrix& to) {
   float* row = reinterpret_cast<float*>(to.data);
@@ -393,7 +328,7 @@ void keep_earlier(const Pairs& pairs, const float* p, const float* factors, floa
   const bool lines =
       reinterpret_cast<uintptr_t>(row) % 64 == 0 && step % kLanes == 0 && cols % kLanes == 0;
   for (int64_t i = 0; i < rows; ++i, x += stride, row += step) {
-    const __m512 factor = _mm512_set1_ps(factors[i]);
+    const __m512 factor = _mm512_set1_ps(factors ? factors[i] : 1);
     for (int64_t c = 0; c < cols; c += kLanes) {
       const __m512 value = _mm512_mul_ps(load(x + c), factor);
       if (lines)
@@ -401,33 +336,6 @@ void keep_earlier(const Pairs& pairs, const float* p, const float* factors, floa
       else
         _mm512_mask_storeu_ps(row + c, first16(cols - c), value);
     }
-  }
-}
-
-[[ASHLAR_VECTORS]] void add_to_state(const float* block, const float* passed, const float* made,
-                                     bool has_state, int64_t cols, float* M) {
-  for (int64_t i = 0; i < kBlock; ++i, block += kBlock, M += cols) {
-    const __m512 of_made = _mm512_set1_ps(made[i]), of_passed = _mm512_set1_ps(passed[i]);
-    __m512 low = _mm512_mul_ps(load(block), of_made),
-           high = _mm512_mul_ps(load(block + kLanes), of_made);
-    if (has_state) {
-      low = _mm512_fmadd_ps(load(M), of_passed, low);
-      high = _mm512_fmadd_ps(load(M + kLanes), of_passed, high);
-    }
-    _mm512_storeu_ps(M, low);
-    _mm512_storeu_ps(M + kLanes, high);
-  }
-}
-
-[[ASHLAR_VECTORS]] void add_dots(const bf16* x, const float* y, int64_t rows, int64_t cols,
-                                 float sign, float* dots) {
-  for (int64_t i = 0; i < rows; ++i, x += cols, y += cols) {
-    __m512 even = _mm512_setzero_ps(), odd = even;
-    for (int64_t c = 0; c < cols; c += kBlock) {
-      even = _mm512_fmadd_ps(load(x + c), load(y + c), even);
-      odd = _mm512_fmadd_ps(load(x + c + kLanes), load(y + c + kLanes), odd);
-    }
-    dots[i] += sign * _mm512_reduce_add_ps(_mm512_add_ps(even, odd));
   }
 }
 
@@ -464,11 +372,6 @@ void keep_earlier(const Pairs& pairs, const float* p, const float* factors, floa
       passed = _mm512_add_ps(passed, load(before + i * stride + c, mask));
     }
   }
-}
-
-[[ASHLAR_VECTORS]] void sum_up(const float* x, int64_t n, bool adds, float* to) {
-  for (int64_t i = 0; i < n; i += kLanes)
-    _mm512_storeu_ps(to + i, adds ? _mm512_add_ps(load(to + i), load(x + i)) : load(x + i));
 }
 
 }  // namespace ashlar::kernels::cpu::amx

@@ -11,6 +11,8 @@
 
 namespace ashlar::kernels::cpu::amx {
 
+inline constexpr int64_t kLanes = 16;  // of a vector
+
 // Brings rows of x near that are read soon.
 void prefetch(const Matrix& x);
 
@@ -27,8 +29,7 @@ void to_transposed_panels(const bf16* x, int64_t rows, int64_t cols, bf16* to);
 // Rows of the transpose [cols, depth], kPairs apart, from panels.
 void to_transposed_rows(const bf16* panels, int64_t depth, int64_t cols, bf16* to);
 
-// x[i][c] *= by[i][c], in rows of `cols`; to[i][c] += x[i][c] by[i][c].
-void scale_by(const float* by, int64_t rows, int64_t cols, float* x);
+// to[i][c] += x[i][c] by[i][c], in rows of `cols`.
 void add_by(const float* x, const float* by, int64_t rows, int64_t cols, float* to);
 // to[i][c] = made[i] D[i][c] in bf16, then D[i][c] *= passed[i].
 void pass_gradient(float* D, const float* made, const float* passed, int64_t rows, int64_t cols,
@@ -63,25 +64,11 @@ void keep_earlier(const Pairs& pairs, const float* p, const float* factors, floa
 // 1, and all of it bf16.
 void invert_blocks(float* l, int64_t rows, bf16* to);
 
-// read[i] = beta[i] (factors[i] v[i] - read[i]), or without `read` where has_read is false; factors
-// may be null: 1; rows from n on become 0.
-struct Written {
-  const bf16* v;
-  const float *beta, *factors;
-  int64_t n, rows, cols;
-};
-void write(const Written& w, bool has_read, float* read);
-
-// to[i][c] = factors[i] x[i][c], rows of x `stride` apart: past the caches where rows of `to` are
-// whole lines.
+// to[i][c] = factors[i] x[i][c], factors may be null: 1; rows of x `stride` apart: past the caches
+// where rows of `to` are whole lines.
 void store_rows(const float* x, int64_t stride, const float* factors, const Matrix& to);
-// A block of 32 x 32 sums.
-// M[i][c] = passed[i] M[i][c] + made[i] block[i][c], rows `cols` apart; or without M.
-void add_to_state(const float* block, const float* passed, const float* made, bool has_state,
-                  int64_t cols, float* M);
 
-// dots[i] += sign x[i] . y[i], rows `cols` apart; products[i][c] += sign x[i][c] y[i][c].
-void add_dots(const bf16* x, const float* y, int64_t rows, int64_t cols, float sign, float* dots);
+// products[i][c] += sign x[i][c] y[i][c], rows `cols` apart.
 void add_products(const bf16* x, const float* y, int64_t rows, int64_t cols, float sign,
                   float* products);
 float dot(const float* x, const float* y, int64_t n);
@@ -89,7 +76,5 @@ float dot(const float* x, const float* y, int64_t n);
 // RowOps::sum_around, with `cols` columns in rows of `stride`; uses up after.
 void sum_around(int64_t n, int64_t cols, int64_t stride, const float* before, float* after,
                 float* sum, float* to, int64_t to_stride);
-// to[i] = x[i], or += x[i].
-void sum_up(const float* x, int64_t n, bool adds, float* to);
 
 }  // namespace ashlar::kernels::cpu::amx

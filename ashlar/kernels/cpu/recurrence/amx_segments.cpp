@@ -32,11 +32,12 @@ void Heads::segment_pairs() {
   });
 }
 
-// Adds to dq_ and dk_read_ the part through pairs, and fills dk_pairs_.  The gradient of a gate
-// comes from the rounded factors that both products read, so that a pair's two parts cancel where
-// the gate does not lie between its tokens.
-void Heads::segment_gradients() {
-  std::fill_n(dk_pairs_, rows_ * dk_, 0.0f);
+// Adds the part through pairs to the sums, and stores that of queries in dq, unless null.  The
+// gradient of a gate comes from the rounded factors that both products read, so that a pair's two
+// parts cancel where the gate does not lie between its tokens.
+void Heads::segment_gradients(const Matrix* dq) {
+  if (!dk_adds_) std::fill_n(dk_sum_, rows_ * dk_, 0.0f);
+  dk_adds_ = true;
   for (bf16* pairs : {dpt_, dlt_}) std::fill_n(pairs + kTile * kPairs, kPairs, bf16());
   for_segments([&](int64_t first, int64_t end, int64_t rows) {
     const int64_t depth = round_up(end, kBlock);
@@ -49,12 +50,13 @@ void Heads::segment_gradients() {
       add_products(x_later_, product_, end - first, dk_, 1, gates_ + first * dk_);
       to_panels(keys(x_later_).row_range(0, end - first), 1, nullptr, rows, dk_, rows, q_panels_);
       multiply(depth, dk_, {{dpt + first, kPairs, q_panels_, rows, rows}}, product_, dk_);
-      add_by(product_, decays_.earlier(), end, dk_, dk_pairs_);
+      add_by(product_, decays_.earlier(), end, dk_, dk_sum_);
       add_products(keys_tmp_, product_, end, dk_, -1, gates_);
     };
-    reader(q_rows_, dp_, dpt_, dq_);
-    if (delta()) reader(k_rows_, dl_, dlt_, dk_read_);
+    reader(q_rows_, dp_, dpt_, dq_sum_);
+    if (delta()) reader(k_rows_, dl_, dlt_, dk_sum_);
   });
+  if (dq) store_rows(dq_sum_, dk_, nullptr, *dq);
 }
 
 }  // namespace ashlar::kernels::cpu::amx
