@@ -255,6 +255,7 @@ void add_bench(CLI::App& app, CommandAction& action) {
   add_checkpoint(*group, action);
   add_collectives(*group, action);
   add_machine_parts(*group, action);
+  add_report(*group, action);
 
   CLI::App* products = group->add_subcommand(
       "products", "matrix products, attention and Newton-Schulz at training shapes");

@@ -1,9 +1,9 @@
-// ashlar report RUN_DIR... --out FILE.html [--force]
+// ashlar report PATH... --out FILE.html [--force]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
-#include "ashlar/report/run_page.h"
+#include "ashlar/report/reports.h"
 
 namespace ashlar::cli {
 
@@ -14,8 +14,13 @@ void add_report(CLI::App& app, CommandAction& action) {
     Existing existing = Existing::kRefuseUnlessForced;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* sub = app.add_subcommand("report", "one HTML file about a run, or about several");
-  sub->add_option("PATH", flags->paths, "directory of a run (train.run_dir)")->required();
+  CLI::App* sub = app.add_subcommand("report", "one HTML file about runs, machines or plans");
+  sub->add_option(
+         "PATH", flags->paths,
+         "directory of a run (train.run_dir), profile of a machine (NAME.toml, or h100, ... "
+         "of machines/), or plan (NAME.json of `plan dry-run --json`); several of a kind "
+         "go over each other")
+      ->required();
   sub->add_option("--out", flags->out, "the file to write")->required();
   add_force(*sub, flags->existing);
   sub->callback([flags, &action] {
@@ -24,9 +29,9 @@ void add_report(CLI::App& app, CommandAction& action) {
       const auto files = posix_files();
       std::vector<std::string> inputs;
       for (const std::string& path : flags->paths)
-        for (const char* name : report::kRunFiles) inputs.push_back(join(path, name));
+        for (std::string& file : report::files_of(*files, path)) inputs.push_back(std::move(file));
       Outputs outputs(*files, {flags->out}, inputs, flags->existing);
-      outputs.write(flags->out, report::to_html(report::run_page(*files, flags->paths)));
+      outputs.write(flags->out, report::to_html(report::page_of(*files, flags->paths)));
       outputs.publish();
       log.info("wrote {}", flags->out);
       return 0;

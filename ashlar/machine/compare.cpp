@@ -33,11 +33,6 @@ std::string origin_text(Origin origin, const std::string& date) {
                       : fmt::format("{} {}", to_string(origin), date);
 }
 
-// p90 - p10 of a normal distribution is 2.56 standard deviations.
-double cv_of_spread(double spread) {
-  return spread / 2.56;
-}
-
 // Geometric means of pairs of numbers, and the median of their variation.
 class Means {
  public:

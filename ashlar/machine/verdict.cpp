@@ -129,6 +129,10 @@ int exit_code(Verdict verdict, bool strict) {
   }
 }
 
+double cv_of_spread(double spread) {
+  return spread / 2.56;
+}
+
 Judgement judge(const Measured& m, const std::optional<Expected>& expected) {
   Judgement result{m.name, Verdict::kUnknown, m.value, m.unit, {}, "", ""};
   if (expected && expected->value > 0 && m.value > 0) {

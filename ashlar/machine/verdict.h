@@ -35,6 +35,10 @@ int exit_code(Verdict verdict, bool strict);
 inline constexpr double kMaxSpread = 0.10;        // coefficient of variation of a stable number
 inline constexpr double kMaxForeignShare = 0.03;  // of a core-second, by other programs
 
+// The coefficient of variation of repeats with this (p90 - p10) / median, if they are normally
+// distributed.
+double cv_of_spread(double spread);
+
 // The kind of measurement, on which hints depend.
 enum class Subject {
   kCollective,

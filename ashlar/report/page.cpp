@@ -16,7 +16,8 @@
 namespace ashlar::report {
 namespace {
 
-constexpr size_t kMaxRows = 200;  // of a chart's table
+constexpr size_t kMaxRows = 200;   // of a chart's table
+constexpr size_t kMaxColours = 8;  // of series in a bar, "other" included
 
 std::string html(std::string_view text) {
   std::string out;
@@ -65,18 +66,28 @@ std::string json_list(const Values& values, Body body) {
 }
 
 std::string json_of(const PageAxis& axis) {
-  return fmt::format("{{\"label\":{},\"log\":{}}}", json_text(axis.label), axis.log);
+  const char* ticks = axis.ticks == Ticks::kBytes      ? "bytes"
+                      : axis.ticks == Ticks::kDoubling ? "doubling"
+                                                       : "decimal";
+  return fmt::format("{{\"label\":{},\"log\":{},\"ticks\":\"{}\"}}", json_text(axis.label),
+                     axis.log, ticks);
+}
+
+std::string json_of(const std::vector<std::pair<double, double>>& pairs) {
+  return json_list(pairs, [](const auto& pair) {
+    return fmt::format("[{},{}]", json_number(pair.first), json_number(pair.second));
+  });
 }
 
 std::string json_of(const LineChart& chart) {
   return fmt::format(
       "{{\"kind\":\"lines\",\"title\":{},\"x\":{},\"y\":{},\"lines\":{}}}", json_text(chart.title),
       json_of(chart.x), json_of(chart.y), json_list(chart.lines, [](const Line& line) {
-        return fmt::format("{{\"name\":{},\"markers\":{},\"points\":{}}}", json_text(line.name),
-                           line.markers, json_list(line.points, [](const auto& point) {
-                             return fmt::format("[{},{}]", json_number(point.first),
-                                                json_number(point.second));
-                           }));
+        std::string more;
+        if (!line.range.empty()) more += ",\"range\":" + json_of(line.range);
+        if (line.guide_of >= 0) more += fmt::format(",\"guide_of\":{}", line.guide_of);
+        return fmt::format("{{\"name\":{},\"markers\":{},\"points\":{}{}}}", json_text(line.name),
+                           line.markers, json_of(line.points), more);
       }));
 }
 
@@ -89,7 +100,28 @@ std::string json_of(const HeatMap& map) {
       json_list(map.values, json_number));
 }
 
-std::string json_of(const BarChart& chart) {
+// The chart with the largest series first, and the small ones as one.
+BarChart for_eyes(BarChart chart) {
+  const auto total = [](const auto& series) {
+    double sum = 0;
+    for (const double value : series.second)
+      if (std::isfinite(value)) sum += value;
+    return sum;
+  };
+  std::stable_sort(chart.series.begin(), chart.series.end(),
+                   [&](const auto& a, const auto& b) { return total(a) > total(b); });
+  if (chart.series.size() <= kMaxColours) return chart;
+  std::vector<double> other(chart.categories.size(), 0);
+  for (size_t s = kMaxColours - 1; s < chart.series.size(); ++s)
+    for (size_t i = 0; i < other.size(); ++i)
+      if (const double value = chart.series[s].second[i]; std::isfinite(value)) other[i] += value;
+  chart.series.resize(kMaxColours - 1);
+  chart.series.emplace_back("other", std::move(other));
+  return chart;
+}
+
+std::string json_of(const BarChart& given) {
+  const BarChart chart = for_eyes(given);
   return fmt::format(
       "{{\"kind\":\"bars\",\"title\":{},\"x\":{},\"unit\":{},\"categories\":{},\"series\":{}}}",
       json_text(chart.title), json_text(chart.x_label), json_text(chart.unit),
@@ -100,8 +132,11 @@ std::string json_of(const BarChart& chart) {
 }
 
 std::string row_of(std::string_view cell, const std::vector<std::string>& cells) {
+  constexpr size_t kLong = 48;  // longer text may take several lines
   std::string out = "<tr>";
-  for (const std::string& text : cells) out += fmt::format("<{0}>{1}</{0}>", cell, html(text));
+  for (const std::string& text : cells)
+    out += fmt::format("<{0}{2}>{1}</{0}>", cell, html(text),
+                       text.size() > kLong ? " class=\"long\"" : "");
   return out + "</tr>\n";
 }
 
@@ -123,22 +158,29 @@ std::string table_of(const PageTable& table) {
   return out;
 }
 
-// A row for every x that a line has.
+// A row for every x that a line has; guides have none.
 PageTable rows_of(const LineChart& chart) {
   PageTable table{"", {chart.x.label}, {}, ""};
-  std::map<double, std::vector<double>> rows;
-  for (size_t i = 0; i < chart.lines.size(); ++i) {
-    table.columns.push_back(chart.lines[i].name);
-    for (const auto& [x, y] : chart.lines[i].points)
-      if (std::isfinite(y)) {
-        auto& row = rows[x];
-        row.resize(chart.lines.size(), std::nan(""));
-        row[i] = y;
-      }
+  std::map<double, std::vector<std::string>> rows;
+  for (const Line& line : chart.lines) {
+    if (line.guide_of >= 0) continue;
+    const size_t column = table.columns.size(), width = line.range.empty() ? 1 : 3;
+    table.columns.push_back(line.name);
+    if (width == 3) table.columns.insert(table.columns.end(), {"from", "to"});
+    for (size_t i = 0; i < line.points.size(); ++i) {
+      const auto& [x, y] = line.points[i];
+      if (!std::isfinite(y)) continue;
+      auto& row = rows[x];
+      row.resize(column + width);
+      row[column] = number(y);
+      if (width == 1) continue;
+      row[column + 1] = number(line.range[i].first);
+      row[column + 2] = number(line.range[i].second);
+    }
   }
-  for (const auto& [x, values] : rows) {
-    std::vector<std::string> cells = {number(x)};
-    for (const double value : values) cells.push_back(number(value));
+  for (auto& [x, cells] : rows) {
+    cells.resize(table.columns.size());
+    cells[0] = number(x);
     table.rows.push_back(std::move(cells));
   }
   return table;

@@ -13,9 +13,16 @@
 
 namespace ashlar::report {
 
+// The places of ticks, and the numbers beside them.
+enum class Ticks {
+  kDecimal,
+  kDoubling,  // powers of two: 512, 4096
+  kBytes,     // powers of two with units: 512 B, 4 KiB
+};
 struct PageAxis {
   std::string label;
   bool log = false;
+  Ticks ticks = Ticks::kDecimal;  // the others are for a logarithmic axis
 };
 
 // Points in ascending order of x.  A y that is not finite is a gap.
@@ -23,6 +30,11 @@ struct Line {
   std::string name;
   std::vector<std::pair<double, double>> points;
   bool markers = false;  // a mark at every point
+  // The least and the largest y to show around each point; empty: none.
+  std::vector<std::pair<double, double>> range = {};
+  // The law or the limit of the line with this number, which comes before it: drawn thin, in the
+  // same colour, without an entry in the legend and without rows.  -1: a line of its own.
+  int guide_of = -1;
 };
 struct LineChart {
   std::string title;
@@ -39,7 +51,8 @@ struct HeatMap {
   std::string note;
 };
 
-// One bar a category, made of the parts that series give it.
+// One bar a category, made of the parts that series give it, the largest series first.  A chart has
+// seven colours for series; what further ones add up to is drawn as "other".
 struct BarChart {
   std::string title, x_label, unit;
   std::vector<std::string> categories;

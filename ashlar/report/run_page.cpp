@@ -11,6 +11,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
+#include "ashlar/report/expert_maps.h"
 
 namespace ashlar::report {
 namespace {
@@ -24,6 +25,10 @@ bool has(const Json& object, const char* key) {
 }
 double value_of(const Json& object, const char* key) {
   return has(object, key) ? object[key].get<double>() : std::nan("");
+}
+
+std::string text_of(const Json& object, const char* key) {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "?";
 }
 
 // Column `y` over steps, as far as a chart shows it.
@@ -131,53 +136,14 @@ PageSection speed_section(std::span<const RecordedRun> runs) {
   return section;
 }
 
-// Rows of steps x columns of experts, from events of expert loads; one map a block that has them.
-void add_expert_maps(const RecordedRun& run, std::vector<Item>& items) {
-  std::map<std::string, std::vector<std::pair<double, std::vector<double>>>> blocks;
-  for (const Json& event : run.rows.events) {
-    if (event["event"] != "expert_loads" || !event.contains("blocks") ||
-        !event["blocks"].is_object())
-      continue;
-    for (const auto& [block, counts] : event["blocks"].items()) {
-      std::vector<double> shares;
-      double sum = 0;
-      for (const Json& count : counts) {
-        shares.push_back(count.is_number() ? count.get<double>() : 0);
-        sum += shares.back();
-      }
-      for (double& share : shares) share *= sum > 0 ? double(shares.size()) / sum : 0;
-      blocks[block].emplace_back(value_of(event, "step"), std::move(shares));
-    }
-  }
-  for (auto& [block, rows] : blocks) {
-    HeatMap map{fmt::format("Load of every expert, block {}", block),
-                "step",
-                "expert",
-                "of the mean",
-                {},
-                {},
-                {},
-                "1 means as many choices as the mean expert of the block."};
-    constexpr size_t kColumns = 120;
-    const size_t step = (rows.size() + kColumns - 1) / kColumns, experts = rows[0].second.size();
-    for (size_t e = 0; e < experts; ++e) map.rows.push_back(std::to_string(e));
-    std::vector<size_t> kept;
-    for (size_t i = 0; i < rows.size(); i += step)
-      if (rows[i].second.size() == experts) kept.push_back(i);
-    for (const size_t i : kept) map.columns.push_back(fmt::format("{:.0f}", rows[i].first));
-    for (size_t e = 0; e < experts; ++e)
-      for (const size_t i : kept) map.values.push_back(rows[i].second[e]);
-    items.emplace_back(std::move(map));
-  }
-}
-
 PageSection experts_section(std::span<const RecordedRun> runs) {
   PageSection section{"Experts", "", {}};
   add_chart(runs, "How evenly experts are used", "entropy, 1: equally",
             {{StepColumn::kLoadEntropy, "entropy"}}, 1, section.items);
   add_chart(runs, "Busiest expert over the mean of its block", "ratio",
             {{StepColumn::kMaxLoad, "busiest expert"}}, 1, section.items);
-  if (runs.size() == 1) add_expert_maps(runs[0], section.items);
+  if (runs.size() == 1)
+    for (HeatMap& map : expert_maps(runs[0].rows)) section.items.emplace_back(std::move(map));
   return section;
 }
 
@@ -272,9 +238,8 @@ PageSection events_section(std::span<const RecordedRun> runs) {
       const std::string name = event["event"].get<std::string>();
       std::string what;
       if (name == "start") {
-        what = fmt::format("kernels of {}", event.value("isa", std::string("?")));
-        if (event.contains("cpu") && event["cpu"].is_string())
-          what += ", " + event["cpu"].get<std::string>();
+        what = fmt::format("kernels of {}, {} on {}", text_of(event, "isa"), text_of(event, "cpu"),
+                           text_of(event, "host"));
       } else if (name == "skip" && event.contains("reason") && event["reason"].is_string()) {
         what = event["reason"].get<std::string>();
       } else if (name == "save_failed") {
@@ -310,10 +275,24 @@ std::string late_median(const RunRows& rows, StepColumn column, double factor,
   return fmt::format(fmt::runtime(format_text), summarize(values).median);
 }
 
+// Where the last start of a run is; "" if its row does not say.
+std::string machine_of(const RecordedRun& run) {
+  const Json* start = nullptr;
+  for (const Json& event : run.rows.events)
+    if (event["event"] == "start") start = &event;
+  for (const char* key : {"cpus", "memory_bytes", "ranks"})
+    if (!start || !has(*start, key)) return "";
+  return fmt::format("{:.0f} ranks on {}: {}, {:.0f} CPUs, {}, kernels of {}",
+                     value_of(*start, "ranks"), text_of(*start, "host"), text_of(*start, "cpu"),
+                     value_of(*start, "cpus"),
+                     format_bytes((*start)["memory_bytes"].get<int64_t>()), text_of(*start, "isa"));
+}
+
 void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
   const auto add = [&](const std::string& name, const std::string& value) {
     page.facts.emplace_back(line_name(name, run, num_runs), value);
   };
+  if (const std::string machine = machine_of(run); !machine.empty()) add("Machine", machine);
   add("Steps", last_finite(run.rows, StepColumn::kStep, "{:.0f}"));
   add("Last loss", last_finite(run.rows, StepColumn::kLoss, "{:.4f}"));
   const Points validation = of_events(run.rows, "evaluation", "validation_loss");

@@ -46,6 +46,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"bench", "step"},
     {"bench", "collectives"},
     {"bench", "p2p"},
+    {"bench", "report"},
     {"report"},
     {"info"},
 };

@@ -72,6 +72,7 @@ std::vector<Command> commands() {
        "",
        true},
       {"report", {"report", "run", "--out", "run.html"}, {"run.html"}, "run/metrics.jsonl", true},
+      {"bench report", {"bench", "report", "h100", "--out", "h100.html"}, {"h100.html"}, "", true},
       {"bench memory",
        {"bench", "memory", "recipe.toml", "--svg", "memory.svg", "--svg-times", "times.svg"},
        {"memory.svg", "times.svg"},

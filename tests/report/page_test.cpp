@@ -38,7 +38,7 @@ TEST(ReportPage, DataHoldsTheCharts) {
   EXPECT_EQ(data[0]["title"], "Loss </script>");
   EXPECT_EQ(data[0]["lines"][0]["points"], Json::parse("[[1,3.5],[2,null],[3,2.25]]"));
   EXPECT_EQ(data[1]["values"], Json::parse("[1,null]"));
-  EXPECT_EQ(data[2]["series"][1]["values"], Json::parse("[6]"));
+  EXPECT_EQ(data[2]["series"][0]["values"], Json::parse("[6]"));
 }
 
 TEST(ReportPage, TextIsNeverMarkup) {
@@ -54,6 +54,39 @@ TEST(ReportPage, EveryChartHasItsRows) {
   EXPECT_EQ(html.find("<tr><td>2</td><td></td></tr>"), std::string::npos);  // a gap
   EXPECT_NE(html.find("<tr><td>0</td><td>1</td><td></td></tr>"), std::string::npos);
   EXPECT_NE(html.find("<tr><td>10</td><td>4</td><td>6</td></tr>"), std::string::npos);
+}
+
+TEST(ReportPage, BarsShowTheLargestPartsAndTheRestAsOne) {
+  BarChart bars{"Phases", "save", "ms", {"10", "20"}, {}, ""};
+  for (int i = 0; i < 12; ++i)
+    bars.series.push_back({"phase " + std::to_string(i), {double(i), std::nan("")}});
+  Page page;
+  page.title = "Saves";
+  page.sections = {{"Saves", "", {bars}}};
+  const std::string html = to_html(page);
+  const Json series = data_of(html)[0]["series"];
+  ASSERT_EQ(series.size(), 8u);
+  EXPECT_EQ(series[0]["name"], "phase 11");
+  EXPECT_EQ(series[6]["name"], "phase 5");
+  EXPECT_EQ(series[7], Json::parse(R"({"name":"other","values":[10,0]})"));
+  EXPECT_NE(html.find("<th>phase 0, ms</th>"), std::string::npos) << "rows have all parts";
+}
+
+TEST(ReportPage, RowsHaveRangesAndNoGuides) {
+  LineChart chart{"Time", {"bytes", true, Ticks::kBytes}, {"us"}, {}, ""};
+  chart.lines.push_back({"a", {{1, 3}, {2, 4}}, true, {{2, 5}, {3, 6}}});
+  chart.lines.push_back({"law", {{1, 3}, {1.5, 4}}, false, {}, 0});
+  chart.lines.push_back({"b", {{2, 7}}});
+  Page page;
+  page.title = "Curves";
+  page.sections = {{"Curves", "", {chart}}};
+  const std::string html = to_html(page);
+  EXPECT_NE(html.find("<tr><th>bytes</th><th>a</th><th>from</th><th>to</th><th>b</th></tr>\n"),
+            std::string::npos);
+  EXPECT_NE(html.find("<tr><td>2</td><td>4</td><td>3</td><td>6</td><td>7</td></tr>\n"),
+            std::string::npos);
+  EXPECT_EQ(html.find("<td>1.5</td>"), std::string::npos);
+  EXPECT_EQ(data_of(html)[0]["lines"][1]["guide_of"], 0);
 }
 
 // The page loads nothing: no address but names of namespaces and the one in d3's first line.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tests/report/find_item.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::report {
@@ -69,34 +70,25 @@ RecordedRun small_run() {
   return run;
 }
 
-// The charts of a page, by title.
-const Item* item_of(const Page& page, std::string_view title) {
-  for (const PageSection& section : page.sections)
-    for (const Item& item : section.items)
-      if (std::visit([&](const auto& value) { return value.title == title; }, item)) return &item;
-  return nullptr;
-}
-
 TEST(RunPage, HasChartsForWhatTheRowsHold) {
   const RecordedRun run = small_run();
   const Page page = run_page({&run, 1});
-  const auto* loss = std::get_if<LineChart>(item_of(page, "Loss over steps"));
+  const auto* loss = item_of<LineChart>(page, "Loss over steps");
   ASSERT_TRUE(loss);
   ASSERT_EQ(loss->lines.size(), 2u);
   EXPECT_EQ(loss->lines[0].points.size(), 50u);
   EXPECT_EQ(loss->lines[1].name, "validation loss");
-  const auto* experts = std::get_if<HeatMap>(item_of(page, "Load of every expert, block 0"));
+  const auto* experts = item_of<HeatMap>(page, "Load of every expert, block 0");
   ASSERT_TRUE(experts);
   EXPECT_EQ(experts->values, (std::vector<double>{0.5, 1.5}));
-  const auto* saves =
-      std::get_if<BarChart>(item_of(page, "Phases of saves, each by its slowest rank"));
+  const auto* saves = item_of<BarChart>(page, "Phases of saves, each by its slowest rank");
   ASSERT_TRUE(saves);
   EXPECT_EQ(saves->series[1].second, std::vector<double>{200});
-  const auto* memory = std::get_if<BarChart>(item_of(page, "Memory of rank 0 by purpose"));
+  const auto* memory = item_of<BarChart>(page, "Memory of rank 0 by purpose");
   ASSERT_TRUE(memory);
   EXPECT_EQ(memory->series.size(), 2u);
-  EXPECT_TRUE(item_of(page, "Ranks that took much longer than others in a save"));
-  EXPECT_EQ(item_of(page, "Losses of routers"), nullptr);
+  EXPECT_TRUE(item_of<PageTable>(page, "Ranks that took much longer than others in a save"));
+  EXPECT_FALSE(item_of<LineChart>(page, "Losses of routers"));
   const std::string html = to_html(page);
   EXPECT_NE(html.find("loss &lt;b&gt;"), std::string::npos);
   EXPECT_NE(html.find("name = &quot;nano&quot;"), std::string::npos);
@@ -106,7 +98,7 @@ TEST(RunPage, RunsOverEachOther) {
   RecordedRun runs[2] = {small_run(), small_run()};
   runs[1].name = "other";
   const Page page = run_page(runs);
-  const auto* loss = std::get_if<LineChart>(item_of(page, "Loss over steps"));
+  const auto* loss = item_of<LineChart>(page, "Loss over steps");
   ASSERT_TRUE(loss);
   ASSERT_EQ(loss->lines.size(), 4u);
   EXPECT_EQ(loss->lines[2].name, "loss of other");

@@ -5,28 +5,42 @@
   const charts = JSON.parse(document.getElementById('data').textContent);
   const dashes = ['', '6 3', '2 3', '9 3 2 3', '12 4', '4 2 1 2', '1 2', '8 2 2 2 2 2'];
   const colour = i => `var(--c${i % 8})`;
-  const dash = i => dashes[i % dashes.length];
+  // Lines whose colours repeat differ by their dashes.
+  const dash = i => dashes[(i + Math.floor(i / 8)) % dashes.length];
   const short = d3.format('.4~g'), prefixed = d3.format('.3~s');
 
   // Numbers at ticks: 12k, 3M, 0.002; small ones without a prefix, which readers take for a unit.
   const tick = v => v !== 0 && Math.abs(v) < 1 ? short(v) : prefixed(v).replace('G', 'B');
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  function bytes(v) {
+    const unit = Math.max(0, Math.min(4, Math.floor(Math.log2(Math.max(v, 1)) / 10)));
+    return `${short(v / 1024 ** unit)} ${units[unit]}`;
+  }
+  const shown = {decimal: tick, doubling: d3.format('.6~g'), bytes};
+  const value = (axis, v) => axis.ticks === 'decimal' ? short(v) : shown[axis.ticks](v);
 
   function frame(plot, height, left, bottom) {
     const width = Math.max(280, plot.clientWidth);
     const svg = d3.select(plot).append('svg').attr('viewBox', `0 0 ${width} ${height}`)
       .attr('role', 'img');
-    return {svg, width, height, left, right: width - 12, top: 12, bottom: height - bottom};
+    return {svg, width, height, left, right: width - 18, top: 12, bottom: height - bottom};
   }
 
-  function legend(plot, names) {
+  // Names with samples of their lines, or of their bars' colours.
+  function legend(plot, names, solid) {
     if (names.length < 2) return;
     const list = d3.select(plot).append('ul').attr('class', 'legend');
     const item = list.selectAll('li').data(names).join('li');
-    item.append('svg').attr('viewBox', '0 0 34 10').attr('aria-hidden', 'true').append('line')
-      .attr('x1', 0).attr('x2', 34).attr('y1', 5).attr('y2', 5).attr('stroke-width', 2.5)
-      .attr('stroke', (_, i) => colour(i)).attr('stroke-dasharray', (_, i) => dash(i));
+    const width = solid ? 12 : 34;
+    item.append('svg').attr('viewBox', `0 0 ${width} 10`).style('width', `${width}px`)
+      .attr('aria-hidden', 'true').append('line')
+      .attr('x1', 0).attr('x2', width).attr('y1', 5).attr('y2', 5)
+      .attr('stroke-width', solid ? 10 : 2.5)
+      .attr('stroke', (name, i) => solid ? fill(name, i) : colour(i))
+      .attr('stroke-dasharray', (_, i) => solid ? '' : dash(i));
     item.append('span').text(d => d);
   }
+  const fill = (name, i) => name === 'other' && i === 7 ? 'var(--quiet)' : colour(i);
 
   function scale(axis, values, range) {
     let usable = values.filter(v => v !== null && isFinite(v) && (!axis.log || v > 0));
@@ -43,6 +57,14 @@
   // Ticks of a logarithmic axis: powers of ten, or a few values where it spans less than one.
   function ticks(axis, s, count) {
     if (!axis.log) return s.ticks(count);
+    if (axis.ticks !== 'decimal') {
+      const [low, high] = s.domain().map(Math.log2);
+      const exponents = d3.range(Math.ceil(low - 1e-9), Math.floor(high + 1e-9) + 1);
+      if (exponents.length > 1) {
+        const step = Math.ceil(exponents.length / count);
+        return exponents.filter(e => e % step === 0).map(e => 2 ** e);
+      }
+    }
     const all = s.ticks(count);
     const powers = all.filter(v => Number.isInteger(Math.round(Math.log10(v) * 1e9) / 1e9));
     const chosen = powers.length >= 3 ? powers : all;
@@ -58,9 +80,9 @@
     f.svg.append('g').attr('class', 'grid').selectAll('line').data(ys).join('line')
       .attr('x1', f.left).attr('x2', f.right).attr('y1', y).attr('y2', y);
     f.svg.append('g').attr('transform', `translate(0,${f.bottom})`)
-      .call(d3.axisBottom(x).tickValues(xs).tickFormat(tick));
+      .call(d3.axisBottom(x).tickValues(xs).tickFormat(shown[chart.x.ticks]));
     f.svg.append('g').attr('transform', `translate(${f.left},0)`)
-      .call(d3.axisLeft(y).tickValues(ys).tickFormat(tick));
+      .call(d3.axisLeft(y).tickValues(ys).tickFormat(shown[chart.y.ticks]));
     f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
       .attr('x', (f.left + f.right) / 2).attr('y', f.height - 6).text(chart.x.label);
     f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
@@ -69,51 +91,65 @@
 
   function lines(plot, chart) {
     const points = chart.lines.flatMap(l => l.points);
-    const y = scale(chart.y, points.map(p => p[1]), [0, 0]), ys = ticks(chart.y, y, 6);
-    const f = frame(plot, 320, room(ys.map(tick)), 42);
+    const ends = chart.lines.flatMap(l => (l.range || []).flat());
+    const y = scale(chart.y, points.map(p => p[1]).concat(ends), [0, 0]);
+    const ys = ticks(chart.y, y, 6);
+    const f = frame(plot, 320, room(ys.map(shown[chart.y.ticks])), 42);
     const x = scale(chart.x, points.map(p => p[0]), [f.left, f.right]);
     y.range([f.bottom, f.top]);
     if (!chart.x.log) x.domain(d3.extent(points, p => p[0]));
     axes(f, chart, x, y, ys);
-    const shown = p => p[1] !== null && (!chart.y.log || p[1] > 0) && (!chart.x.log || p[0] > 0);
-    const path = d3.line().defined(shown).x(p => x(p[0])).y(p => y(p[1]));
-    chart.lines.forEach((line, i) => {
+    const drawn = p => p[1] !== null && (!chart.y.log || p[1] > 0) && (!chart.x.log || p[0] > 0);
+    const path = d3.line().defined(drawn).x(p => x(p[0])).y(p => y(p[1]));
+    const own = chart.lines.filter(l => l.guide_of === undefined);
+    chart.lines.filter(l => l.range).forEach(line => {
+      const band = d3.area().defined((r, k) => drawn(line.points[k]) && r[0] > 0)
+        .x((_, k) => x(line.points[k][0])).y0(r => y(r[0])).y1(r => y(r[1]));
+      f.svg.append('path').datum(line.range).attr('fill', colour(own.indexOf(line)))
+        .attr('opacity', 0.18).attr('d', band);
+    });
+    chart.lines.forEach(line => {
+      const guide = line.guide_of !== undefined;
+      const i = own.indexOf(guide ? chart.lines[line.guide_of] : line);
       f.svg.append('path').datum(line.points).attr('class', 'mark').attr('fill', 'none')
-        .attr('stroke', colour(i)).attr('stroke-width', 1.8).attr('stroke-dasharray', dash(i))
-        .attr('d', path).append('title').text(line.name);
-      const alone = line.points.filter((p, k) => shown(p) &&
-        !(k > 0 && shown(line.points[k - 1])) && !(k + 1 < line.points.length && shown(line.points[k + 1])));
-      const marked = line.markers ? line.points.filter(shown) : alone;
+        .attr('stroke', colour(i)).attr('stroke-width', guide ? 1 : 1.8)
+        .attr('stroke-dasharray', guide ? '1 3' : dash(i)).attr('d', path)
+        .append('title').text(line.name);
+      const alone = line.points.filter((p, k) => drawn(p) &&
+        !(k > 0 && drawn(line.points[k - 1])) && !(k + 1 < line.points.length && drawn(line.points[k + 1])));
+      const marked = line.markers ? line.points.filter(drawn) : alone;
       f.svg.append('g').selectAll('circle').data(marked).join('circle').attr('class', 'mark')
         .attr('cx', p => x(p[0])).attr('cy', p => y(p[1])).attr('r', 3).attr('fill', colour(i))
-        .append('title').text(p => `${line.name}: ${short(p[0])}, ${short(p[1])}`);
+        .append('title').text(p => `${line.name}: ${value(chart.x, p[0])}, ${value(chart.y, p[1])}`);
     });
-    reader(f, chart, x, y, shown);
-    legend(plot, chart.lines.map(l => l.name));
+    reader(f, chart, own, x, y, drawn);
+    legend(plot, own.map(l => l.name), false);
   }
 
   // A line at the pointer with the values of the nearest points.
-  function reader(f, chart, x, y, shown) {
-    const rule = f.svg.append('line').attr('y1', f.top).attr('y2', f.bottom)
-      .attr('stroke', 'var(--quiet)').attr('visibility', 'hidden');
-    const text = f.svg.append('text').attr('y', f.top + 2).attr('visibility', 'hidden');
+  function reader(f, chart, own, x, y, drawn) {
+    const box = f.svg.append('g').attr('visibility', 'hidden').attr('pointer-events', 'none');
+    const rule = box.append('line').attr('y1', f.top).attr('y2', f.bottom)
+      .attr('stroke', 'var(--quiet)');
+    const back = box.append('rect').attr('y', f.top).attr('fill', 'var(--plane)')
+      .attr('opacity', 0.92);
+    const text = box.append('text').attr('y', f.top + 2);
     const nearest = d3.bisector(p => p[0]).center;
     f.svg.on('pointermove', event => {
       const at = x.invert(d3.pointer(event)[0]);
-      const found = chart.lines.map(l => [l, l.points.filter(shown)]).filter(([, ps]) => ps.length)
+      const found = own.map(l => [l, l.points.filter(drawn)]).filter(([, ps]) => ps.length)
         .map(([l, ps]) => [l.name, ps[nearest(ps, at)]]);
       if (!found.length) return;
-      const px = x(found[0][1][0]);
-      rule.attr('x1', px).attr('x2', px).attr('visibility', 'visible');
-      text.attr('x', px < f.width / 2 ? px + 6 : px - 6).attr('visibility', 'visible')
-        .attr('text-anchor', px < f.width / 2 ? 'start' : 'end').selectAll('tspan')
-        .data([`${chart.x.label} ${short(found[0][1][0])}`,
-               ...found.slice(0, 8).map(([name, p]) => `${name} ${short(p[1])}`)])
-        .join('tspan').attr('x', px < f.width / 2 ? px + 6 : px - 6).attr('dy', 14).text(d => d);
-    }).on('pointerleave', () => {
-      rule.attr('visibility', 'hidden');
-      text.attr('visibility', 'hidden');
-    });
+      const px = x(found[0][1][0]), left = px < f.width / 2;
+      box.attr('visibility', 'visible');
+      rule.attr('x1', px).attr('x2', px);
+      text.attr('text-anchor', left ? 'start' : 'end').selectAll('tspan')
+        .data([`${chart.x.label} ${value(chart.x, found[0][1][0])}`,
+               ...found.slice(0, 12).map(([name, p]) => `${name} ${value(chart.y, p[1])}`)])
+        .join('tspan').attr('x', left ? px + 8 : px - 8).attr('dy', 14).text(d => d);
+      const size = text.node().getBBox();
+      back.attr('x', size.x - 4).attr('width', size.width + 8).attr('height', size.height + 6);
+    }).on('pointerleave', () => box.attr('visibility', 'hidden'));
   }
 
   function heat(plot, chart) {
@@ -176,12 +212,12 @@
       f.svg.append('g').selectAll('rect').data(series.values).join('rect').attr('class', 'mark')
         .attr('x', (v, i) => { const at = x(begin[i]); begin[i] += v || 0; return at; })
         .attr('y', (_, i) => y(i)).attr('height', y.bandwidth())
-        .attr('width', v => Math.max(0, x(v || 0) - f.left)).attr('fill', colour(s))
+        .attr('width', v => Math.max(0, x(v || 0) - f.left)).attr('fill', fill(series.name, s))
         .append('title').text((v, i) => `${chart.categories[i]}, ${series.name}: ${short(v)} ${chart.unit}`);
     });
     f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
       .attr('x', (f.left + f.right) / 2).attr('y', f.height - 6).text(chart.unit);
-    legend(plot, chart.series.map(s => s.name));
+    legend(plot, chart.series.map(s => s.name), true);
   }
 
   const kinds = {lines, heat, bars};

@@ -1,0 +1,86 @@
+// A profile and a plan with every part that their pages show.
+#pragma once
+
+#include <string>
+
+#include "ashlar/machine/profile.h"
+
+namespace ashlar::report {
+
+inline machine::Profile sample_profile() {
+  using machine::Origin;
+  machine::Profile p;
+  p.name = "two cores";
+  p.date = "2026-11-26";
+  p.identity = {{"cpu", "Intel Xeon"}, {"isa", "amx"}};
+  const auto measured = [](double value, const char* unit, double spread) {
+    return machine::Quantity{value,        unit,  Origin::kMeasured, "ashlar bench all",
+                             "2026-11-26", spread};
+  };
+  p.set("node.devices", measured(4, "1", 0));
+  p.set("topology.link", {12.5, "GB/s", Origin::kAssumed, "a guess", "", 0});
+  p.set("topology.nic", {5, "GB/s", Origin::kAssumed, "a guess", "", 0});
+  p.set("topology.link_usable", {0.8, "1", Origin::kAssumed, "a guess", "", 0});
+  p.set("compute.sustained_bf16", measured(4.4, "TFLOP/s", 0.02));
+  p.set("memory.triad", measured(26.9, "GB/s", 0.03));
+  p.mounts.push_back({"/data",
+                      "ext4",
+                      {{"storage.read", measured(2, "GB/s", 0.5)},
+                       {"storage.write", measured(0.8, "GB/s", 0.1)}}});
+  p.calibration = {"2026-11-26", "abc", {"zero 1"}, {{"products", 1.05}}, 0.04, 0.079};
+  const machine::Provenance by = {Origin::kMeasured, "ashlar bench all", "2026-11-26", 0.01};
+  for (const auto op : {machine::CollectiveOp::kAllReduce, machine::CollectiveOp::kBarrier})
+    for (const int64_t ranks : {2, 4}) {
+      machine::CollectiveCurve curve;
+      curve.engine = "thread";
+      curve.op = op;
+      curve.dtype = "F32";
+      curve.shape = "all";
+      curve.ranks = ranks;
+      curve.provenance = by;
+      if (op == machine::CollectiveOp::kBarrier) {
+        curve.points = {{0, 3, 4, 5}};
+      } else {
+        for (double size = 8; size <= 1 << 24; size *= 4) {
+          const double time = 6 + curve.factor() * size / 10e3;  // 10 GB/s
+          curve.points.push_back({size, 0.9 * time, time, 1.2 * time});
+        }
+      }
+      p.set(curve);
+    }
+  for (const int64_t threads : {1, 2})
+    p.set(machine::RateCurve{
+        "stream triad", "B", "GB/s", threads, by, {{4096, 90, 95, 99}, {1 << 20, 40, 50, 51}}});
+  p.set(machine::RateCurve{
+      "products bf16", "K", "TFLOP/s", 2, by, {{64, 1, 1.2, 1.3}, {1024, 4, 4.1, 4.2}}});
+  p.set(machine::RateCurve{"whatever comes", "tokens", "tokens/s", 2, by, {{512, 7, 7, 7}}});
+  return p;
+}
+
+// The output of `ashlar plan dry-run --json`, shortened.
+inline std::string sample_plan(int tp) {
+  const std::string text = R"({"recipe":"nano","ranks":4,
+    "parallel":{"dp":DP,"cp":1,"tp":TP,"ep":1,"pp":1,"schedule":"1f1b","zero":1},
+    "model":{"parameters":22600000},"precision":"bf16","tokens_per_step":8192,
+    "classes":[
+      {"ranks":[0],"memory_bytes":{"weights":2000000000,"saved":1000000000,"total":3000000000},
+       "allocations":12,"workspace_peak":"loss",
+       "step":{"flop":5000000000,"bytes":3000000000,
+         "kernels":{"linear_forward":{"flop":5000000000,"bytes":1000000},
+                    "add":{"flop":1000,"bytes":2999000000}}},
+       "traffic":[{"axis":"dp","ranks":4,"collective":"all_gather","label":"weights","launches":3,
+                   "sent_bytes":1000000,"received_bytes":3000000}]},
+      {"ranks":[1,2,3],"memory_bytes":{"weights":1000000000,"saved":900000000,"total":1900000000},
+       "allocations":12,"workspace_peak":"loss","step":{"kernels":{}},"traffic":[]}],
+    "checkpoint":{"files_per_step":9}})";
+  std::string out = text;
+  const auto set = [&](const std::string& name, int value) {
+    const size_t at = out.find(name);
+    out.replace(at, name.size(), std::to_string(value));
+  };
+  set("DP", 4 / tp);
+  set("TP", tp);
+  return out;
+}
+
+}  // namespace ashlar::report
