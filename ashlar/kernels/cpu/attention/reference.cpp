@@ -22,7 +22,7 @@ void for_each_visible(const AttentionArgs& call, int64_t t, F visit) {
 }
 
 template <typename A, typename T>
-A dot(const T* a, const T* b, int64_t n) {
+A sum_of_products(const T* a, const T* b, int64_t n) {
   A sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += A(a[i]) * A(b[i]);
   return sum;
@@ -37,7 +37,7 @@ void forward(const AttentionArgs& call) {
   const auto one = [&](int64_t t, int64_t h) {
     const int64_t j = h / (N / K), th = t * N + h;
     const auto score = [&](int64_t s) {
-      return A(call.shape.scale) * dot<A>(q + th * D, k + (s * K + j) * D, D);
+      return A(call.shape.scale) * sum_of_products<A>(q + th * D, k + (s * K + j) * D, D);
     };
     A max = -std::numeric_limits<A>::infinity(), sum = 0;
     for_each_visible(call, t, [&](int64_t s) { max = std::max(max, score(s)); });
@@ -70,11 +70,11 @@ void backward(const AttentionArgs& call, const AttentionGradients& gradients) {
 
   const auto one = [&](int64_t t, int64_t h) {
     const int64_t j = h / (N / K), th = (t * N + h) * D, out_th = (t * N + h) * V;
-    const A delta = dot<A>(dout + out_th, out + out_th, V);
+    const A delta = sum_of_products<A>(dout + out_th, out + out_th, V);
     for_each_visible(call, t, [&](int64_t s) {
       const int64_t sj = (s * K + j) * D, value_sj = (s * K + j) * V;
-      const A p = std::exp(scale * dot<A>(q + th, k + sj, D) - lse[t * N + h]);
-      const A ds = p * (dot<A>(dout + out_th, v + value_sj, V) - delta) * scale;
+      const A p = std::exp(scale * sum_of_products<A>(q + th, k + sj, D) - lse[t * N + h]);
+      const A ds = p * (sum_of_products<A>(dout + out_th, v + value_sj, V) - delta) * scale;
       for (int64_t d = 0; d < V; ++d) dv[value_sj + d] += p * A(dout[out_th + d]);
       for (int64_t d = 0; d < D; ++d) {
         dq[th + d] += ds * A(k[sj + d]);
