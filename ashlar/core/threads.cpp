@@ -100,8 +100,10 @@ struct Threads::State {
   static uint64_t generation_of(uint64_t word) { return word >> 32; }
   static uint64_t unclaimed(uint64_t word) { return word & 0xffffffffu; }
 
-  // Claims and runs tasks of a range of the generation until none is left.
+  // Claims and runs tasks of a range of the generation until none is left, and reports them all at
+  // once: workers that counted each task would pass one cache line to and fro.
   void work_on(TaskRange& range, int worker, uint64_t current) {
+    int64_t done = 0;
     uint64_t seen = range.word.load(std::memory_order_acquire);
     while (generation_of(seen) == current && unclaimed(seen) > 0) {
       if (!range.word.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
@@ -113,9 +115,10 @@ struct Threads::State {
         const std::lock_guard lock(failure_mutex);
         if (!failure) failure = std::current_exception();
       }
-      completed.fetch_add(1, std::memory_order_release);
+      ++done;
       seen = range.word.load(std::memory_order_acquire);
     }
+    if (done > 0) completed.fetch_add(done, std::memory_order_release);
   }
 
   void work(int worker, uint64_t current) {
