@@ -8,6 +8,9 @@
 //
 // A task also computes ds of the w - 1 tokens behind its own, which reach back to its own.  ds is 0
 // before and behind a segment, so rows of the halo, just before it, get their sums in the same way.
+//
+// Four taps (every model's) away from a halo, in tensors of one type, have loops of their own: a
+// vector of channels walks through 16 tokens with x and ds of the last ones in registers.
 #include "ashlar/kernels/cpu/short_conv_args.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -104,17 +107,103 @@ void for_blocks(int64_t C, Body body) {
   for (int64_t c = 0; c < C; c += kChannels) body(Block{c, std::min(kChannels, C - c)});
 }
 
+constexpr int64_t kFour = 4, kRun = 16;  // taps; tokens that a vector of channels walks through
+
+// Four weights, or elements of a token and of the three before it.  Not an array, which compilers
+// keep in memory.
+struct FourVectors {
+  V first, second, third, fourth;
+  HWY_INLINE void push(V next) {
+    fourth = third;
+    third = second;
+    second = first;
+    first = next;
+  }
+};
+template <typename Count>
+HWY_INLINE FourVectors load_four(const Rows rows, int64_t i, Count n) {
+  return {load(rows[0] + i, n), load(rows[1] + i, n), load(rows[2] + i, n), load(rows[3] + i, n)};
+}
+// The sum of products, from the fourth to the first.
+HWY_INLINE V convolved(const FourVectors& w, const FourVectors& x) {
+  V sum = hn::MulAdd(w.fourth, x.fourth, set(0));
+  sum = hn::MulAdd(w.third, x.third, sum);
+  sum = hn::MulAdd(w.second, x.second, sum);
+  return hn::MulAdd(w.first, x.first, sum);
+}
+
+// dx, of weights and the gradients of a token and of the three before it.
+HWY_INLINE V reached(const FourVectors& w, const FourVectors& ds) {
+  V sum = hn::MulAdd(w.first, ds.fourth, set(0));
+  sum = hn::MulAdd(w.second, ds.third, sum);
+  sum = hn::MulAdd(w.third, ds.second, sum);
+  return hn::MulAdd(w.fourth, ds.first, sum);
+}
+
+// Elements of T from token t on, in rows `stride` apart, and whether tokens before t are seen.
+template <typename T>
+struct FourTaps {
+  const T* x;
+  int64_t stride, position;
+  // The inputs before the first token: pushing x of it makes its own.
+  template <typename Count>
+  HWY_INLINE FourVectors before(int64_t i, Count n) const {
+    FourVectors rows{set(0), set(0), set(0), set(0)};
+    if (position >= 1) rows.first = load(x - stride + i, n);
+    if (position >= 2) rows.second = load(x - 2 * stride + i, n);
+    if (position >= 3) rows.third = load(x - 3 * stride + i, n);
+    return rows;
+  }
+};
+template <typename T, typename Args>
+FourTaps<T> four_taps(const Args& x, const Block& block, int64_t t) {
+  return {reinterpret_cast<const T*>(x.x.data()) + t * x.x_stride + block.begin, x.x_stride,
+          neighbours_of(*x.sequence, t).position};
+}
+
+// Whether inputs of a token and of those behind it in its segment are rows of x.
+template <typename Args>
+bool reads_rows(const Args& x, int64_t t) {
+  const ConvNeighbours p = neighbours_of(*x.sequence, t);
+  return x.taps == kFour && std::min(x.taps - 1, p.position) <= p.back;
+}
+
+// y of `count` tokens of a segment from t on.
+template <typename T>
+void convolve_four(const ShortConvArgs<float>& x, const Block& block, int64_t t, int64_t count,
+                   const Rows weights) {
+  const FourTaps<T> taps = four_taps<T>(x, block, t);
+  T* y = reinterpret_cast<T*>(x.y.data()) + t * x.C + block.begin;
+  for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
+    const FourVectors w = load_four(weights, i, n);
+    FourVectors inputs = taps.before(i, n);
+    for (int64_t k = 0; k < count; ++k) {
+      inputs.push(load(taps.x + k * x.x_stride + i, n));
+      store(silu(convolved(w, inputs)).value, y + k * x.C + i, n);
+    }
+  });
+}
+
 void short_conv_rows(const ShortConvArgs<float>& x, int64_t begin, int64_t end) {
   for_blocks(x.C, [&](const Block& block) HWY_ATTR {
     HWY_ALIGN Rows weights;
     read_weights(x, block, weights);
-    for (int64_t t = begin; t < end; ++t)
+    for (int64_t t = begin; t < end;) {
+      const int64_t run = std::min({end - t, kRun, neighbours_of(*x.sequence, t).ahead + 1});
+      if (reads_rows(x, t) && x.x.dtype() == x.y.dtype()) {
+        x.x.dtype() == DType::kBF16 ? convolve_four<bf16>(x, block, t, run, weights)
+                                    : convolve_four<float>(x, block, t, run, weights);
+        t += run;
+        continue;
+      }
       with_inputs(x, block, t, [&](const auto& inputs) HWY_ATTR {
         for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
           const V s = convolved(weights, inputs, x.taps, i, n);
           store(silu(s).value, x.y, t * x.C + block.begin + i, n);
         });
       });
+      ++t;
+    }
   });
 }
 
@@ -176,15 +265,74 @@ void piece_gradient(const ShortConvGradientArgs<float>& x, const Block& block, i
   }
 }
 
+// Tokens [t, t + count) of a segment: computes ds, adds to dweights where the tokens are the task's
+// own, and stores dx of the token three before each, unless the piece begins behind it.
+template <typename T, bool kOwn, bool kStores>
+void four_gradients(const ShortConvGradientArgs<float>& x, const Block& block, int64_t t,
+                    int64_t count, Scratch& scratch) {
+  const FourTaps<T> taps = four_taps<T>(x, block, t);
+  const T* dy = reinterpret_cast<const T*>(x.dy.data()) + t * x.C + block.begin;
+  T* dx = reinterpret_cast<T*>(x.dx.data()) + (t - 3) * x.dx_stride + block.begin;
+  for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
+    const FourVectors w = load_four(scratch.weights, i, n);
+    FourVectors inputs = taps.before(i, n), dw = load_four(scratch.dweights, i, n);
+    FourVectors ds{load(scratch.ds(t - 1) + i, n), load(scratch.ds(t - 2) + i, n),
+                   load(scratch.ds(t - 3) + i, n), set(0)};
+    for (int64_t k = 0; k < count; ++k) {
+      inputs.push(load(taps.x + k * x.x_stride + i, n));
+      const V slope = silu(convolved(w, inputs)).slope;
+      ds.push(hn::Mul(load(dy + k * x.C + i, n), slope));
+      if (kOwn) {
+        dw.first = hn::Add(dw.first, hn::Mul(ds.first, inputs.first));
+        dw.second = hn::Add(dw.second, hn::Mul(ds.first, inputs.second));
+        dw.third = hn::Add(dw.third, hn::Mul(ds.first, inputs.third));
+        dw.fourth = hn::Add(dw.fourth, hn::Mul(ds.first, inputs.fourth));
+      }
+      if (kStores) store(reached(w, ds), dx + k * x.dx_stride + i, n);
+    }
+    store(ds.first, scratch.ds(t + count - 1) + i, n);
+    store(ds.second, scratch.ds(t + count - 2) + i, n);
+    store(ds.third, scratch.ds(t + count - 3) + i, n);
+    if (!kOwn) return;
+    store(dw.first, scratch.dweights[0] + i, n);
+    store(dw.second, scratch.dweights[1] + i, n);
+    store(dw.third, scratch.dweights[2] + i, n);
+    store(dw.fourth, scratch.dweights[3] + i, n);
+  });
+}
+
+// As piece_gradient, of three tokens or more away from a halo.
+template <typename T>
+void piece_of_four(const ShortConvGradientArgs<float>& x, const Block& block, int64_t begin,
+                   int64_t end, Scratch& scratch) {
+  for (int64_t t = begin - 3; t < begin; ++t) std::fill_n(scratch.ds(t), block.count, 0.0f);
+  four_gradients<T, true, false>(x, block, begin, 3, scratch);
+  for (int64_t t = begin + 3; t < end; t += kRun)
+    four_gradients<T, true, true>(x, block, t, std::min(kRun, end - t), scratch);
+  const int64_t behind =
+      std::min<int64_t>(3, begin + neighbours_of(*x.sequence, begin).ahead + 1 - end);
+  if (behind > 0) four_gradients<T, false, true>(x, block, end, behind, scratch);
+  for (int64_t t = end + behind; t < end + 3; ++t) {
+    std::fill_n(scratch.ds(t), block.count, 0.0f);
+    input_gradient(block, x.taps, scratch, t - 3, x.dx, (t - 3) * x.dx_stride + block.begin);
+  }
+}
+
 void short_conv_gradient_rows(const ShortConvGradientArgs<float>& x, int64_t begin, int64_t end,
                               float* dw) {
+  const bool one_type = x.x.dtype() == x.dy.dtype() && x.x.dtype() == x.dx.dtype();
   for_blocks(x.C, [&](const Block& block) HWY_ATTR {
     HWY_ALIGN Scratch scratch;
     read_weights(x, block, scratch.weights);
     for (int64_t j = 0; j < x.taps; ++j) std::fill_n(scratch.dweights[j], block.count, 0.0f);
     for (int64_t t = begin; t < end;) {
       const int64_t stop = std::min(end, t + neighbours_of(*x.sequence, t).ahead + 1);
-      piece_gradient(x, block, t, stop, scratch);
+      if (!one_type || stop - t < 3 || !reads_rows(x, t))
+        piece_gradient(x, block, t, stop, scratch);
+      else if (x.x.dtype() == DType::kBF16)
+        piece_of_four<bf16>(x, block, t, stop, scratch);
+      else
+        piece_of_four<float>(x, block, t, stop, scratch);
       t = stop;
     }
     for (int64_t c = 0; c < block.count; ++c)
