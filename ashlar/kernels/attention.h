@@ -18,9 +18,9 @@
 // Numerics dk, dv: summed over query blocks in order; the same bits for any thread count.  A query
 //          whose scores, times scale, pass 1e30 in size has NaN in out and lse; NaN goes through.
 //          On AMX lse is that of the weights as rounded to bf16, within 2^-7 of the exact one.
-// Memory   workspace: forward k and v packed once, backward q and dout, on AMX in two forms; sized
-//          by rows, not by segments.  Decoding few tokens takes none, but on meta counts as any
-//          other call.
+// Memory   workspace: forward k and v packed once, backward q and dout, on AMX in two forms, and
+//          there dq of one head of each kv head; sized by rows, not by segments.  Decoding few
+//          tokens takes none, but on meta counts as any other call.
 // Threads  forward one task per 64 queries and head (on AMX up to four heads of a kv head);
 //          backward per kv head and documents of 256 tokens or more.
 // Parts    keys may come part by part: a call of AttentionShape::partial gives softmax and sum over

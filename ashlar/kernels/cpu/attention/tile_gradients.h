@@ -69,7 +69,7 @@ ASHLAR_TILES [[gnu::always_inline]] inline Gradient gradient_of(const float* s, 
 struct VectorWork {
   const GradientUnit* unit = nullptr;
   const Columns* columns;
-  std::byte *p, *ds, *ds_rows, *pairs;
+  std::byte *p, *ds, *pairs;
   float scale;
   int32_t key;
   bool masked;
@@ -93,8 +93,8 @@ ASHLAR_TILES [[gnu::noinline]] void gradient_rows(const GradientUnit* unit, cons
       const Gradient odd = gradient_of<kMasked>(s, dp, *columns, kHalfStrip, key, factor, scales);
       ds[i][0] = even.ds;
       ds[i][1] = odd.ds;
-      _mm512_store_si512(p + (r + i) * kQueries * 2, cut_and_join(even.p, odd.p));
-      _mm512_store_si512(ds_keys + (r + i) * kQueries * 2, cut_and_join(even.ds, odd.ds));
+      _mm512_store_si512(p + (r + i) * kUnitBytes, cut_and_join(even.p, odd.p));
+      _mm512_store_si512(ds_keys + (r + i) * kUnitBytes, cut_and_join(even.ds, odd.ds));
     }
     std::byte* to = pairs + r / 2 * kPairRowBytes;
     _mm512_store_si512(to, cut_and_join(ds[0][0], ds[1][0]));
@@ -102,7 +102,7 @@ ASHLAR_TILES [[gnu::noinline]] void gradient_rows(const GradientUnit* unit, cons
   }
 }
 
-// Does up to `rows` rows of the work, and after the last one turns dS.
+// Does up to `rows` rows of the work.
 ASHLAR_TILES_INLINE void advance(VectorWork& w, int64_t rows) {
   if (w.row == kStrip) return;
   const int64_t begin = w.row, end = std::min(begin + rows, kStrip);
@@ -111,10 +111,6 @@ ASHLAR_TILES_INLINE void advance(VectorWork& w, int64_t rows) {
     gradient_rows<true>(w.unit, w.columns, w.p, w.ds, w.pairs, w.scale, w.key, begin, end);
   else
     gradient_rows<false>(w.unit, w.columns, w.p, w.ds, w.pairs, w.scale, w.key, begin, end);
-  if (end < kStrip) return;
-  gemm::transpose_bf16_pairs(w.pairs, kPairRowBytes, w.ds_rows, kKeys * 2);
-  gemm::transpose_bf16_pairs(w.pairs + 64, kPairRowBytes, w.ds_rows + kHalfStrip * kKeys * 2,
-                             kKeys * 2);
 }
 
 }  // namespace ashlar::kernels::cpu

@@ -5,9 +5,9 @@
 //
 //   tiles     S^T = K q^T, dP^T = V dout^T           unit by unit
 //   vectors   P = exp(scale S - lse), dS = scale P (dP - delta), as bf16: both as rows of keys, and
-//             dS once more as rows of queries
+//             dS once more as pairs of keys, the right operand of dq^T
 //   tiles     dv += P^T dout, dk += dS^T q           over the 128 queries
-//             dq += dS K                             over the 256 keys, added to the gradient
+//             dq^T += K^T dS                         over the 256 keys, added to the gradient
 //
 // Vectors work on a unit while tiles work on the next one.  Queries are packed once a call, in the
 // two forms that products over channels and over queries read.
@@ -69,9 +69,15 @@ struct TileQueries {
 // A block of keys as operands, and its sums of gradients.
 struct KeyBlock {
   alignas(64) std::array<std::byte, kKeys * kMaxHeadDim * 2> key, value;  // rows
-  alignas(64) std::array<std::byte, kKeys * kMaxHeadDim * 2> key_pairs;   // per 32 keys
+  alignas(64) std::array<std::byte, kKeys * kMaxHeadDim * 2> key_t;       // per 32 keys, K^T
   alignas(64) std::array<float, kKeys * kMaxHeadDim> dkey, dvalue;
+  int64_t row = -1;                       // the first
+  std::array<bool, kKeyUnits> have_sums;  // of gradients
 };
+
+// From so many queries on, heads are walked one after the other, so that what one reads again stays
+// in the second-level cache.
+constexpr int64_t kLongSpan = 1024;
 
 struct UnitRange {
   int64_t begin, end;
@@ -88,11 +94,12 @@ struct BackwardTiles {
   std::array<Strip, kQueryUnits> strips;  // of queries
   std::array<Columns, kQueryUnits> columns;
   std::array<GradientUnit, 2> units;
-  alignas(64) std::array<std::byte, kKeys * kQueries * 2> p, ds;    // [keys, queries]
-  alignas(64) std::array<std::byte, kKeys * kQueries * 2> ds_rows;  // [queries, keys]
-  alignas(64) std::array<std::byte, kPanelBytes> pairs;
-  alignas(64) std::array<float, kStrip * kMaxHeadDim> dq;
+  // Per 32 keys and 32 queries: rows of keys, and dS once more as pairs of keys.
+  alignas(64) std::array<std::byte, kKeys * kQueries * 2> p, ds, ds_pairs;
+  alignas(64) std::array<float, kHalfStrip * kHalfStrip> dq;
   Meetings meets;
+  int64_t meets_key = -1, meets_row = -1;  // the block of `meets`
+  bool met;                                // any query sees a key
 };
 
 struct TileTask {
@@ -101,7 +108,14 @@ struct TileTask {
   const AttentionGradients& gradients;
   const TileQueries& queries;
   Span span;
-  int64_t j;  // kv head
+  int64_t j;    // kv head
+  float* sums;  // of dq^T of a head
+  bool* begun;  // per 32 queries, whether there are sums
+  // [channels, columns] of 32 queries.
+  float* dq_t(int64_t panel) const {
+    return sums + (panel - span.query_begin / kStrip) * queries.depth * kStrip;
+  }
+  bool* started(int64_t panel) const { return begun + panel - span.query_begin / kStrip; }
 };
 
 // The scores and dP of units, and the vector work that follows once both are stored.
@@ -122,14 +136,13 @@ class Gradients {
             to.s.data());
     product(s_.keys.value.data() + unit * kStrip * width * 2, t_.queries.dout_t(h, panel), width,
             to.dp.data());
-    const int64_t at = unit * kStrip * kQueries * 2 + query * kUnitBytes;
+    const int64_t at = (unit * kQueryUnits + query) * kPanelBytes;
     const auto key = int32_t(key_row + unit * kStrip);
     next_ = {&to,
              &s_.columns[size_t(query)],
              s_.p.data() + at,
              s_.ds.data() + at,
-             s_.ds_rows.data() + query * kStrip * kKeys * 2 + unit * kUnitBytes,
-             s_.pairs.data(),
+             s_.ds_pairs.data() + at,
              float(t_.call.shape.scale),
              key,
              !s_.strips[size_t(query)].sees_all(key),
@@ -192,12 +205,12 @@ ASHLAR_TILES void key_gradient(const BackwardTiles& s, const std::byte* left,
     if (begin == end) continue;
     for (int64_t c = 0; c < size; c += kStrip) {
       float* to = gradient + unit * kStrip * size + c;
-      const std::byte* rows = left + unit * kStrip * kQueries * 2 + begin * kUnitBytes;
+      const std::byte* rows = left + (unit * kQueryUnits + begin) * kPanelBytes;
       const std::byte* panel = right + begin * right_bytes + c * kStrip * 2;
-      sums.start(rows, kQueries * 2, panel, to, size);
+      sums.start(rows, kUnitBytes, panel, s.keys.have_sums[size_t(unit)] ? to : nullptr, size);
       for (int64_t query = begin + 1; query < end; ++query) {
-        rows += kUnitBytes, panel += right_bytes;
-        add_products(rows, kQueries * 2, panel);
+        rows += kPanelBytes, panel += right_bytes;
+        add_products(rows, kUnitBytes, panel);
       }
       sums.leave(to, size);
     }
@@ -205,34 +218,43 @@ ASHLAR_TILES void key_gradient(const BackwardTiles& s, const std::byte* left,
   sums.flush();
 }
 
-// dq of 32 queries += dS K.  Rows of `s.dq` are the even queries, then the odd ones.
-ASHLAR_TILES void query_gradient(const TileTask& t, int64_t query, int64_t row, int64_t h,
-                                 BackwardTiles& s) {
-  const int64_t N = t.call.shape.N, D = t.call.shape.D, depth = t.queries.depth;
+// dq^T of 32 queries += K^T dS.
+ASHLAR_TILES_INLINE void query_gradient(const TileTask& t, int64_t query, float* dq_t, bool started,
+                                        UnitSums& sums, const BackwardTiles& s) {
+  const int64_t depth = t.queries.depth;
   const auto [begin, end] = s.meets.keys_of[query];
-  const std::byte* ds_rows = s.ds_rows.data() + query * kStrip * kKeys * 2;
-  UnitSums sums;
   for (int64_t c = 0; c < depth; c += kStrip) {
-    const std::byte* rows = ds_rows + begin * kUnitBytes;
-    const std::byte* panel = s.keys.key_pairs.data() + (begin * depth + c) * kStrip * 2;
-    sums.start(rows, kKeys * 2, panel, nullptr, 0);
+    const std::byte* rows = s.keys.key_t.data() + (begin * depth + c) * kUnitBytes;
+    const std::byte* pairs = s.ds_pairs.data() + (begin * kQueryUnits + query) * kPanelBytes;
+    float* to = dq_t + c * kStrip;
+    sums.start(rows, kUnitBytes, pairs, started ? to : nullptr, kStrip);
     for (int64_t unit = begin + 1; unit < end; ++unit) {
-      rows += kUnitBytes, panel += depth * kStrip * 2;
-      add_products(rows, kKeys * 2, panel);
+      rows += depth * kUnitBytes, pairs += kQueryUnits * kPanelBytes;
+      add_products(rows, kUnitBytes, pairs);
     }
-    sums.leave(s.dq.data() + c, depth);
+    sums.leave(to, kStrip);
   }
-  sums.flush();
-  for (int64_t i = 0; i < kStrip; ++i) {
-    const int64_t to_row = row + i % kHalfStrip * 2 + i / kHalfStrip;
-    if (to_row < t.span.query_begin || to_row >= t.span.query_end) continue;
-    float* to = t.gradients.dq.as<float>() + (to_row * N + h) * D;
-    const float* from = s.dq.data() + i * depth;
-    for (int64_t c = 0; c < D; c += kHalfStrip) {
-      const auto mask = __mmask16(first_bits(int32_t(D - c)));
-      _mm512_mask_storeu_ps(
-          to + c, mask,
-          _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to + c), _mm512_load_ps(from + c)));
+}
+
+// dq of 32 queries of head h += the transpose of their sums, if there are any; these end.
+ASHLAR_TILES void add_query_rows(const TileTask& t, int64_t h, int64_t panel, BackwardTiles& s) {
+  const int64_t N = t.call.shape.N, D = t.call.shape.D;
+  if (!*t.started(panel)) return;
+  *t.started(panel) = false;
+  for (int64_t c = 0; c < D; c += kHalfStrip) {
+    const auto mask = __mmask16(first_bits(int32_t(D - c)));
+    for (int64_t half = 0; half < 2; ++half) {
+      const float* from = t.dq_t(panel) + c * kStrip + half * kHalfStrip;
+      gemm::transpose_bf16_pairs(reinterpret_cast<const std::byte*>(from), kStrip * 4,
+                                 reinterpret_cast<std::byte*>(s.dq.data()), kHalfStrip * 4);
+      for (int64_t i = 0; i < kHalfStrip; ++i) {
+        const int64_t row = panel * kStrip + 2 * i + half;
+        if (row < t.span.query_begin || row >= t.span.query_end) continue;
+        float* to = t.gradients.dq.as<float>() + (row * N + h) * D + c;
+        _mm512_mask_storeu_ps(to, mask,
+                              _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to),
+                                            _mm512_load_ps(&s.dq[size_t(i * kHalfStrip)])));
+      }
     }
   }
 }
@@ -245,7 +267,7 @@ void fill_columns(const TileTask& t, int64_t row, int64_t h, BackwardTiles& s) {
   for (int64_t query = 0; query < kQueryUnits; ++query) {
     Columns& to = s.columns[size_t(query)];
     for (int64_t i = 0; i < kStrip; ++i) {
-      const size_t column = size_t(i / 2 + i % 2 * kHalfStrip);
+      const auto column = size_t(i / 2 + i % 2 * kHalfStrip);
       const int64_t at = row + query * kStrip + i, th = at * shape.N + h;
       to.log_sum[column] = at < T ? lse[th] * kLog2OfE : 0;
       to.mean[column] = at < T ? t.queries.delta_TN[th] * scale : 0;
@@ -279,6 +301,9 @@ bool Meetings::fill(bool (&sees)[kKeyUnits][kQueryUnits]) {
 // The ranges of the block's queries, inside the span; false if none sees a key of the block.
 bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, int64_t row,
                 BackwardTiles& s) {
+  if (s.meets_key == key_row && s.meets_row == row) return s.met;  // of the head before
+  s.meets_key = key_row;
+  s.meets_row = row;
   const int64_t T = t.call.queries.num_tokens();
   bool sees[kKeyUnits][kQueryUnits] = {};
   for (int64_t query = 0; query < kQueryUnits; ++query) {
@@ -290,7 +315,7 @@ bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, i
                std::max(t.span.query_begin - block * kBlock, int64_t{0}),
                std::min(t.span.query_end - block * kBlock, ranges[block].rows), strip);
     for (int64_t i = 0; i < kStrip; ++i) {
-      const size_t column = size_t(i / 2 + i % 2 * kHalfStrip);
+      const auto column = size_t(i / 2 + i % 2 * kHalfStrip);
       s.columns[size_t(query)].begin[column] = strip.begin[i];
       s.columns[size_t(query)].end[column] = strip.end[i];
     }
@@ -299,10 +324,12 @@ bool fill_meets(const TileTask& t, const BlockRanges* ranges, int64_t key_row, i
       sees[unit][query] = strip.lowest < key + kStrip && strip.highest > key;
     }
   }
-  return s.meets.fill(sees);
+  s.met = s.meets.fill(sees);
+  return s.met;
 }
 
-void backward_block(const TileTask& t, int64_t key_row, int64_t row, int64_t h, BackwardTiles& s) {
+ASHLAR_TILES void backward_block(const TileTask& t, int64_t key_row, int64_t row, int64_t h,
+                                 BackwardTiles& s) {
   const int64_t panel = row / kStrip;
   fill_columns(t, row, h, s);
   block_gradients(t, key_row, panel, h, s);
@@ -311,12 +338,22 @@ void backward_block(const TileTask& t, int64_t key_row, int64_t row, int64_t h, 
                s.keys.dvalue.data());
   key_gradient(s, s.ds.data(), t.queries.q(h, panel), panel_bytes, t.queries.depth,
                s.keys.dkey.data());
-  for (int64_t query = 0; query < kQueryUnits; ++query)
-    if (s.meets.keys_of[query].begin < s.meets.keys_of[query].end)
-      query_gradient(t, query, row + query * kStrip, h, s);
+  for (int64_t unit = 0; unit < kKeyUnits; ++unit)
+    if (s.meets.queries_of[unit].begin < s.meets.queries_of[unit].end)
+      s.keys.have_sums[size_t(unit)] = true;
+  UnitSums sums;
+  for (int64_t query = 0; query < kQueryUnits; ++query) {
+    if (s.meets.keys_of[query].begin == s.meets.keys_of[query].end) continue;
+    query_gradient(t, query, t.dq_t(panel + query), *t.started(panel + query), sums, s);
+    *t.started(panel + query) = true;
+  }
+  sums.flush();
 }
 
 void fill_keys(const TileTask& t, int64_t key_row, KeyBlock& s) {
+  s.have_sums.fill(false);
+  if (s.row == key_row) return;
+  s.row = key_row;
   const int64_t K = t.call.shape.K, D = t.call.shape.D, V = t.call.shape.V;
   const int64_t depth = t.queries.depth, width = t.queries.width;
   const int64_t rows = std::min(kKeys, num_key_rows(t.call) - key_row);
@@ -327,27 +364,27 @@ void fill_keys(const TileTask& t, int64_t key_row, KeyBlock& s) {
   std::memset(s.key.data() + rows * depth * 2, 0, size_t((kKeys - rows) * depth * 2));
   std::memset(s.value.data() + rows * width * 2, 0, size_t((kKeys - rows) * width * 2));
   for (int64_t unit = 0; unit * kStrip < rows; ++unit)
-    pack_pairs(t.e, key.at(unit * kStrip, 0), std::min(kStrip, rows - unit * kStrip), D,
-               s.key_pairs.data() + unit * kStrip * depth * 2);
-  std::fill_n(s.dkey.data(), kKeys * depth, 0.0f);
-  std::fill_n(s.dvalue.data(), kKeys * width, 0.0f);
+    for (int64_t c = 0; c < D; c += kStrip)
+      gemm::transpose_bf16_block(key.at(unit * kStrip, c), std::min(kStrip, rows - unit * kStrip),
+                                 std::min(kStrip, D - c),
+                                 s.key_t.data() + (unit * depth + c) * kUnitBytes, kUnitBytes);
 }
 
 // gradient[s] += from[s] for the rows s of the span, `size` elements of a head.
-void add_key_rows(const TileTask& t, int64_t key_row, const float* from, int64_t size,
+void add_key_rows(const TileTask& t, const KeyBlock& keys, const float* from, int64_t size,
                   float* gradient) {
   const int64_t stride = round_up(size, kStrip);
-  const int64_t begin = std::max<int64_t>(key_row, t.span.key_begin);
-  const int64_t end = std::min<int64_t>(key_row + kKeys, t.span.key_end);
+  const int64_t begin = std::max<int64_t>(keys.row, t.span.key_begin);
+  const int64_t end = std::min<int64_t>(keys.row + kKeys, t.span.key_end);
   for (int64_t s = begin; s < end; ++s)
-    add_to(from + (s - key_row) * stride, size, gradient + (s * t.call.shape.K + t.j) * size);
+    if (keys.have_sums[size_t((s - keys.row) / kStrip)])
+      add_to(from + (s - keys.row) * stride, size, gradient + (s * t.call.shape.K + t.j) * size);
 }
 
-void backward_span_tiles(const TileTask& t, const BlockRanges* ranges) {
+// The gradients of heads [first, last), block by block, a head inside.
+void backward_heads(const TileTask& t, const BlockRanges* ranges, int64_t first, int64_t last,
+                    BackwardTiles& s) {
   const AttentionShape& shape = t.call.shape;
-  const int64_t group = shape.N / shape.K;
-  BackwardTiles s;
-  t.e.enter();
   for (int64_t key = t.span.key_begin / kKeys * kKeys; key < t.span.key_end; key += kKeys) {
     bool filled = false;
     for (int64_t row = t.span.query_begin / kQueries * kQueries; row < t.span.query_end;
@@ -355,11 +392,30 @@ void backward_span_tiles(const TileTask& t, const BlockRanges* ranges) {
       if (!fill_meets(t, ranges, key, row, s)) continue;
       if (!filled) fill_keys(t, key, s.keys);
       filled = true;
-      for (int64_t h = t.j * group; h < (t.j + 1) * group; ++h) backward_block(t, key, row, h, s);
+      for (int64_t h = first; h < last; ++h) {
+        backward_block(t, key, row, h, s);
+        if (last - first > 1)
+          for (int64_t query = 0; query < kQueryUnits; ++query)
+            if (s.meets.keys_of[query].begin < s.meets.keys_of[query].end)
+              add_query_rows(t, h, row / kStrip + query, s);
+      }
     }
     if (!filled) continue;
-    add_key_rows(t, key, s.keys.dkey.data(), shape.D, t.gradients.dk.as<float>());
-    add_key_rows(t, key, s.keys.dvalue.data(), shape.V, t.gradients.dv.as<float>());
+    add_key_rows(t, s.keys, s.keys.dkey.data(), shape.D, t.gradients.dk.as<float>());
+    add_key_rows(t, s.keys, s.keys.dvalue.data(), shape.V, t.gradients.dv.as<float>());
+  }
+}
+
+void backward_span_tiles(const TileTask& t, const BlockRanges* ranges) {
+  const int64_t group = t.call.shape.N / t.call.shape.K, first = t.j * group;
+  const int64_t begin = t.span.query_begin / kStrip, end = ceil_div(t.span.query_end, kStrip);
+  BackwardTiles s;
+  std::fill(t.started(begin), t.started(end), false);
+  t.e.enter();
+  const int64_t heads = t.span.query_end - t.span.query_begin < kLongSpan ? group : 1;
+  for (int64_t h = first; h < first + group; h += heads) {
+    backward_heads(t, ranges, h, h + heads, s);
+    for (int64_t panel = begin; panel < end; ++panel) add_query_rows(t, h, panel, s);
   }
   t.e.leave();
 }
@@ -375,6 +431,11 @@ void attention_backward_tiles(const AttentionArgs& call, const AttentionGradient
   const TileQueries queries(call);
   const int64_t blocks = num_blocks(call.queries.num_tokens());
   const Tensor memory = ctx.workspace->take(DType::kU8, {blocks * int64_t(sizeof(BlockRanges))});
+  // Panels of spans, which share at most one with the next span: of each kv head.
+  const int64_t panels = queries.panels + call.queries.num_tokens() / kSpanRows + 1;
+  const Tensor dq_t =
+      ctx.workspace->take(DType::kF32, {call.shape.K * panels, queries.depth * kStrip});
+  const Tensor begun = ctx.workspace->take(DType::kU8, {call.shape.K * panels});
   if (ctx.meta()) return;
   auto* ranges = reinterpret_cast<BlockRanges*>(memory.data);
   queries.fill(e, call, gradients.dout);
@@ -386,7 +447,12 @@ void attention_backward_tiles(const AttentionArgs& call, const AttentionGradient
     if (!any) return;
     const int64_t K = call.shape.K;
     ctx.threads->run(spans.count() * K, [&](int64_t task, int) {
-      backward_span_tiles({e, call, gradients, queries, spans[task / K], task % K}, ranges);
+      const Span& span = spans[task / K];
+      const int64_t at = task % K * panels + span.query_begin / kStrip + task / K;
+      backward_span_tiles({e, call, gradients, queries, span, task % K,
+                           dq_t.as<float>() + at * queries.depth * kStrip,
+                           reinterpret_cast<bool*>(begun.data) + at},
+                          ranges);
     });
   }
 }
