@@ -432,6 +432,13 @@ ASHLAR_TILES void forward_heads(const Task& t) {
   t.e.leave();
 }
 
+// The most keys of a segment that a query may see.
+int64_t most_keys(const AttentionArgs& call) {
+  int64_t most = 0;
+  for (const Segment& key : call.keys) most = std::max<int64_t>(most, key.length);
+  return call.shape.window > 0 ? std::min(most, call.shape.window) : most;
+}
+
 }  // namespace
 
 void attention_forward_tiles(const AttentionArgs& call) {
@@ -446,11 +453,14 @@ void attention_forward_tiles(const AttentionArgs& call) {
   // Heads of a task share their keys; each is computed alone, so this number changes no bits.
   int64_t heads = std::min(group, kHeads);
   if (blocks * call.shape.K * ceil_div(group, heads) < 8 * call.ctx.threads->size()) heads = 1;
-  const int64_t parts = ceil_div(group, heads), per_block = call.shape.K * parts;
-  call.ctx.threads->run(blocks * per_block, [&](int64_t task, int) {  // late blocks see most keys
-    const int64_t block = blocks - 1 - task / per_block, row = block * kBlock;
-    const int64_t j = task % per_block / parts, first = task % parts * heads;
-    forward_heads({e, call, links, keys, block, row,
+  const int64_t parts = ceil_div(group, heads), K = call.shape.K;
+  // Many keys: those of one head stay in the second-level cache while all blocks meet them.
+  const bool head_by_head = most_keys(call) > kTurn;
+  call.ctx.threads->run(blocks * K * parts, [&](int64_t task, int) {  // late blocks see most keys
+    const int64_t late = head_by_head ? task / parts % blocks : task / parts / K;
+    const int64_t j = head_by_head ? task / parts / blocks : task / parts % K;
+    const int64_t row = (blocks - 1 - late) * kBlock, first = task % parts * heads;
+    forward_heads({e, call, links, keys, blocks - 1 - late, row,
                    std::min(kBlock, call.queries.num_tokens() - row), j * group + first,
                    std::min(heads, group - first)});
   });
