@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 
+#include "ashlar/core/text.h"
 #include "ashlar/report/profile_curves.h"
 
 namespace ashlar::report {
@@ -161,13 +162,6 @@ void split_into_charts(CollectiveOp op, const std::vector<OpCurve>& curves, Page
   add_charts(op, curves, section);
 }
 
-std::string size_text(double bytes) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
-  return fmt::format("{:.4g} {}", bytes, units[unit]);
-}
-
 std::vector<std::string> law_row(const OpCurve& c, bool with_machine) {
   const CollectiveCurve& curve = *c.curve;
   std::vector<std::string> row;
@@ -183,7 +177,7 @@ std::vector<std::string> law_row(const OpCurve& c, bool with_machine) {
   row.push_back(law ? fmt::format("{:.0f} %", 100 * law->largest_error) : "");
   for (const double share : {0.90, 0.95}) {
     const auto size = machine::saturating_size(in_order(curve), share);
-    row.push_back(size ? size_text(*size) : "");
+    row.push_back(size ? format_bytes(int64_t(*size)) : "");
   }
   const auto limit = link_limit(*c.profile, curve);
   row.push_back(limit ? fmt::format("{:.4g} GB/s, {}", limit->gbps, limit->formula) : "");

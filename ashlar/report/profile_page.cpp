@@ -89,65 +89,74 @@ const Profile* earlier_of(std::span<const Profile> profiles, size_t number) {
   return nullptr;
 }
 
-PageSection verdicts_section(std::span<const Profile> profiles, Page& page) {
-  PageSection section{"Verdicts", "", {}};
-  PageTable table{"", {"number", "verdict", "value", "unit", "ratio", "expected", "hint"}, {}, ""};
-  if (profiles.size() > 1) table.columns.insert(table.columns.begin(), "machine");
-  std::vector<Judgement> all;
-  std::map<Verdict, int> counts;
-  for (size_t i = 0; i < profiles.size(); ++i)
-    for (const Judgement& j : judgements_of(profiles[i], earlier_of(profiles, i))) {
-      all.push_back(j);
-      ++counts[j.verdict];
-      if (j.verdict == Verdict::kUnknown) continue;
-      std::vector<std::string> row = {j.name,
-                                      std::string(to_string(j.verdict)),
-                                      fmt::format("{:.4g}", j.value),
-                                      j.unit,
-                                      j.ratio ? fmt::format("{:.2f}", *j.ratio) : "",
-                                      j.expected,
-                                      j.hint};
-      if (profiles.size() > 1) row.insert(row.begin(), profiles[i].name);
-      table.rows.push_back(std::move(row));
-    }
-  if (all.empty()) return section;
-  const int unknown = counts[Verdict::kUnknown], judged = int(all.size()) - unknown;
-  counts.erase(Verdict::kUnknown);
-  for (const auto& [verdict, count] : counts)
-    page.banner +=
-        fmt::format("{}{} {}", page.banner.empty() ? "" : ", ", count, to_string(verdict));
-  if (judged == 0)
+bool is_fine(Verdict verdict) {
+  return verdict == Verdict::kGood || verdict == Verdict::kNormal ||
+         verdict == Verdict::kAboveModel;
+}
+
+Mood mood_of(Verdict worst) {
+  if (is_fine(worst)) return Mood::kGood;
+  return worst == Verdict::kBad || worst == Verdict::kWrongData || worst == Verdict::kTimedOut
+             ? Mood::kBad
+             : Mood::kWarning;
+}
+
+// "12 of 33 measured numbers are judged: 6 good, 6 disturbed."
+void add_banner(std::span<const Judgement> judged, size_t num_measured, Page& page) {
+  if (judged.empty()) {
     page.banner =
         "No measured number is judged: there is nothing to compare them with. Give an earlier "
         "profile of the machine before this one.";
-  else
-    page.banner =
-        fmt::format("{} of {} measured numbers are judged: {}.", judged, all.size(), page.banner);
-  const Verdict worst = worst_of(all);
-  page.mood =
-      judged == 0                                             ? Mood::kPlain
-      : worst == Verdict::kGood || worst == Verdict::kUnknown ? Mood::kGood
-      : worst == Verdict::kBad || worst == Verdict::kWrongData || worst == Verdict::kTimedOut
-          ? Mood::kBad
-          : Mood::kWarning;
-  table.note = fmt::format(
+    return;
+  }
+  std::map<Verdict, int> counts;
+  for (const Judgement& j : judged) ++counts[j.verdict];
+  std::string text;
+  for (const auto& [verdict, count] : counts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, to_string(verdict));
+  page.banner =
+      fmt::format("{} of {} measured numbers are judged: {}.", judged.size(), num_measured, text);
+  page.mood = mood_of(worst_of(judged));
+}
+
+PageSection verdicts_section(std::span<const Profile> profiles, Page& page) {
+  PageSection section{"Verdicts", "", {}};
+  std::vector<Judgement> judged;
+  size_t num_measured = 0;
+  for (size_t i = 0; i < profiles.size(); ++i)
+    for (Judgement& j : judgements_of(profiles[i], earlier_of(profiles, i))) {
+      ++num_measured;
+      if (j.verdict == Verdict::kUnknown) continue;
+      if (profiles.size() > 1) j.name = fmt::format("{}: {}", profiles[i].name, j.name);
+      judged.push_back(std::move(j));
+    }
+  if (num_measured == 0) return section;
+  add_banner(judged, num_measured, page);
+  // Numbers that need a look come first.
+  std::stable_partition(judged.begin(), judged.end(),
+                        [](const Judgement& j) { return !is_fine(j.verdict); });
+  PageTable table{"", {"number", "verdict", "value", "unit", "ratio", "expected", "hint"}, {}, ""};
+  for (const Judgement& j : judged)
+    table.rows.push_back({j.name, std::string(to_string(j.verdict)), fmt::format("{:.4g}", j.value),
+                          j.unit, j.ratio ? fmt::format("{:.2f}", *j.ratio) : "", j.expected,
+                          j.hint});
+  table.note =
       "Expected: the number of the earlier profile of the same machine, else what its links allow. "
-      "good from 0.95 of it, normal from 0.85, low from 0.70, bad below. {} numbers have nothing "
-      "to compare with.",
-      unknown);
+      "good from 0.95 of it, normal from 0.85, low from 0.70, bad below. Numbers without a verdict "
+      "have nothing to compare with.";
   if (!table.rows.empty()) section.items.emplace_back(std::move(table));
   return section;
 }
 
 PageTable numbers_of(const Profile& profile) {
   PageTable table{
-      "", {"number", "value", "unit", "means", "spread", "source", "by", "date"}, {}, ""};
+      "", {"number", "value", "unit", "spread", "source", "by", "date", "means"}, {}, ""};
   for (const ProfileKey& key : machine::profile_keys())
     if (const Quantity* q = profile.find(key.name))
       table.rows.push_back({std::string(key.name), fmt::format("{:.6g}", q->value), q->unit,
-                            std::string(key.meaning),
                             q->spread > 0 ? fmt::format("{:.1f} %", 100 * q->spread) : "",
-                            std::string(to_string(q->origin)), q->from, q->date});
+                            std::string(to_string(q->origin)), q->from, q->date,
+                            std::string(key.meaning)});
   return table;
 }
 
@@ -211,6 +220,7 @@ void add_profile_facts(std::span<const Profile> profiles, Page& page) {
     };
     for (const auto& [key, text] : profile.identity) add(key, text);
     add("last change", profile.date);
+    if (profiles.size() > 1) continue;
     add("fingerprint", profile.fingerprint());
     if (profile.kernels) add("times of kernels", profile.kernels->file);
     const std::vector<std::string> assumed = profile.assumed();

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "ashlar/core/text.h"
 #include "ashlar/report/profile_curves.h"
 
 namespace ashlar::report {
@@ -99,7 +100,8 @@ PageTable rate_sources(const std::vector<NamedRate>& curves) {
         name,
         fmt::format("{:.4g}", best->median),
         curve->unit,
-        fmt::format("{:.6g} {}", best->at, curve->at_unit),
+        curve->at_unit == "B" ? format_bytes(int64_t(best->at))
+                              : fmt::format("{:.6g} {}", best->at, curve->at_unit),
         best->median > 0
             ? fmt::format("{:.1f} %", 100 * std::abs(best->p90 - best->p10) / best->median)
             : "",
@@ -217,7 +219,9 @@ std::vector<PageSection> rate_sections(std::span<const Profile> profiles) {
                                   [&](const NamedRate& r) { return r.curve->threads == threads; });
     for (NamedRate& rate : group.curves) {
       rate.name = (profiles.size() == 1 ? "" : rate.profile->name + ", ") + rate.curve->subject;
-      if (!same) rate.name += fmt::format(", {} threads", rate.curve->threads);
+      if (!same)
+        rate.name +=
+            fmt::format(", {} thread{}", rate.curve->threads, rate.curve->threads == 1 ? "" : "s");
     }
     auto section = std::find_if(sections.begin(), sections.end(),
                                 [&](const PageSection& s) { return s.heading == group.heading; });
@@ -238,26 +242,22 @@ PageSection storage_section(std::span<const Profile> profiles) {
       {"mount", "file system", "number", "value", "unit", "spread", "source", "by", "date"},
       {},
       ""};
-  BarChart reads{"Sequential reads and writes", "mount", "GB/s", {},
-                 {{"read", {}}, {"write", {}}}, ""};
-  reads.note = "Reads bypass caches; writes end with fsync.";
-  bool any_rate = false;
+  BarChart rates{"Sequential reads and writes", "mount", "GB/s", {}, {{"rate", {}}}, ""};
+  rates.note = "Reads bypass caches; writes end with fsync.";
   for (const Profile& profile : profiles)
     for (const machine::Mount& mount : profile.mounts) {
       const std::string name = (profiles.size() == 1 ? "" : profile.name + ": ") + mount.path;
-      reads.categories.push_back(name);
-      for (auto& [rate, values] : reads.series) {
-        const auto found = mount.quantities.find("storage." + rate);
-        any_rate |= found != mount.quantities.end();
-        values.push_back(found == mount.quantities.end() ? 0 : found->second.value);
-      }
-      for (const auto& [key, q] : mount.quantities)
-        table.rows.push_back({name, mount.filesystem, key.substr(key.find('.') + 1),
-                              fmt::format("{:.6g}", q.value), q.unit,
-                              q.spread > 0 ? fmt::format("{:.1f} %", 100 * q.spread) : "",
+      for (const auto& [key, q] : mount.quantities) {
+        const std::string number = key.substr(key.find('.') + 1);
+        table.rows.push_back({name, mount.filesystem, number, fmt::format("{:.6g}", q.value),
+                              q.unit, q.spread > 0 ? fmt::format("{:.1f} %", 100 * q.spread) : "",
                               std::string(to_string(q.origin)), q.from, q.date});
+        if (q.unit != rates.unit) continue;
+        rates.categories.push_back(fmt::format("{}, {}", name, number));
+        rates.series[0].second.push_back(q.value);
+      }
     }
-  if (any_rate) section.items.emplace_back(std::move(reads));
+  if (!rates.categories.empty()) section.items.emplace_back(std::move(rates));
   if (!table.rows.empty()) section.items.emplace_back(std::move(table));
   return section;
 }

@@ -2,6 +2,7 @@
 // of numbers, true, false, null and plain text, which are read here without building a tree.  A key
 // is compared first with the column that followed the last one, since rows have their keys in one
 // order.  Anything else in a line (an event, a nested value, an escape) goes to the JSON parser.
+// The rows with the loads of experts are long: a chart can show few, and only those are parsed.
 #include "ashlar/report/run_rows.h"
 
 #include <charconv>
@@ -81,11 +82,28 @@ void add_row(const std::array<double, kStepColumns.size()>& values, RunRows& row
   for (size_t i = 0; i < values.size(); ++i) rows.columns[i].push_back(values[i]);
 }
 
+void add_event(std::string_view line, RunRows& rows) {
+  Json json = Json::parse(line, nullptr, false);
+  if (json.is_object() && json.contains("event") && json["event"].is_string())
+    rows.events.push_back(std::move(json));
+  else
+    ++rows.num_damaged;
+}
+
+// Evenly spaced ones, and the last.
+void add_some(const std::vector<std::string_view>& lines, RunRows& rows) {
+  constexpr size_t kMost = 480;
+  const size_t step = (lines.size() + kMost - 1) / kMost;
+  for (size_t i = 0; i < lines.size(); ++i)
+    if (i % step == 0 || i + 1 == lines.size()) add_event(lines[i], rows);
+}
+
 }  // namespace
 
 RunRows read_rows(std::string_view text) {
   RunRows rows;
   std::array<double, kStepColumns.size()> values;
+  std::vector<std::string_view> loads;  // lines
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
     if (end == std::string_view::npos) break;
@@ -95,12 +113,12 @@ RunRows read_rows(std::string_view text) {
       add_row(values, rows);
       continue;
     }
-    Json json = Json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("event") && json["event"].is_string())
-      rows.events.push_back(std::move(json));
+    if (line.starts_with(R"({"event":"expert_loads",)"))
+      loads.push_back(line);
     else
-      ++rows.num_damaged;
+      add_event(line, rows);
   }
+  add_some(loads, rows);
   return rows;
 }
 

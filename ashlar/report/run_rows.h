@@ -40,7 +40,7 @@ inline constexpr std::array<std::string_view, 15> kStepColumns = {
 struct RunRows {
   // Value i of each column belongs to step row i; NaN: the row has none.
   std::array<std::vector<double>, kStepColumns.size()> columns;
-  std::vector<Json> events;
+  std::vector<Json> events;  // of very many with loads of experts some, after all others
   int64_t num_damaged = 0;  // lines that are neither
 
   const std::vector<double>& of(StepColumn column) const { return columns[size_t(column)]; }

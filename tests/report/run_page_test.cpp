@@ -52,11 +52,24 @@ TEST(RunRows, LaterRowsOfAStepCountAndTornLinesDoNot) {
   EXPECT_EQ(rows.num_damaged, 3);
 }
 
+TEST(RunRows, KeepsSomeOfManyLoads) {
+  std::string text;
+  for (int step = 1; step <= 5000; ++step)
+    text += fmt::format("{{\"event\":\"expert_loads\",\"step\":{},\"blocks\":{{}}}}\n", step);
+  const RunRows rows = read_rows(text);
+  ASSERT_LE(rows.events.size(), 500u);
+  EXPECT_GE(rows.events.size(), 400u);
+  EXPECT_EQ(rows.events.front()["step"], 1);
+  EXPECT_EQ(rows.events.back()["step"], 5000);
+}
+
 RecordedRun small_run() {
   RecordedRun run;
   run.name = "nano";
   run.recipe = "[run]\nname = \"nano\"\n";
-  std::string text = "{\"event\":\"start\",\"step\":0,\"isa\":\"amx\"}\n";
+  std::string text =
+      "{\"event\":\"start\",\"step\":0,\"isa\":\"amx\",\"cpu\":\"Xeon\",\"cpus\":4,"
+      "\"memory_bytes\":17179869184,\"host\":\"n07\",\"ranks\":2,\"threads\":2}\n";
   for (int i = 1; i <= 50; ++i) text += step_row(i, 9 - i * 0.1);
   text += "{\"event\":\"memory\",\"step\":0,\"tags\":{\"weights\":1048576,\"saved\":2097152}}\n";
   text += "{\"event\":\"expert_loads\",\"step\":10,\"blocks\":{\"0\":[1,3],\"1\":[2,2]}}\n";
@@ -81,6 +94,11 @@ TEST(RunPage, HasChartsForWhatTheRowsHold) {
   const auto* experts = item_of<HeatMap>(page, "Load of every expert, block 0");
   ASSERT_TRUE(experts);
   EXPECT_EQ(experts->values, (std::vector<double>{0.5, 1.5}));
+  const auto* overview =
+      item_of<HeatMap>(page, "Load of every expert in the second half of the run");
+  ASSERT_TRUE(overview);
+  EXPECT_EQ(overview->values, (std::vector<double>{0.5, 1.5, 1, 1}));
+  EXPECT_EQ(page.facts[0].second, "2 ranks on n07: Xeon, 4 CPUs, 16.00 GiB, kernels of amx");
   const auto* saves = item_of<BarChart>(page, "Phases of saves, each by its slowest rank");
   ASSERT_TRUE(saves);
   EXPECT_EQ(saves->series[1].second, std::vector<double>{200});
