@@ -15,11 +15,6 @@
 #include "ashlar/kernels/cpu/attention/blocks.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 
-#define ASHLAR_TILES                                                                          \
-  [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,bmi2,amx-tile,amx-" \
-                "bf16")]]
-#define ASHLAR_TILES_INLINE ASHLAR_TILES [[gnu::always_inline]] inline
-
 namespace ashlar::kernels::cpu {
 
 inline constexpr int64_t kStrip = 32;  // rows and columns of a unit

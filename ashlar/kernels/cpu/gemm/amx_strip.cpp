@@ -20,9 +20,6 @@
 
 #if defined(__x86_64__)
 
-#define ASHLAR_TILES \
-  gnu::target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline
-
 namespace ashlar::kernels::cpu::gemm {
 namespace {
 
@@ -43,7 +40,7 @@ struct Lines {
         stride(ahead.stride),
         rows(ahead.rows),
         each(ceil_div(rows * ceil_div(row_bytes, kCacheLine), std::max<int64_t>(1, steps))) {}
-  [[ASHLAR_TILES]] void fetch() {
+  ASHLAR_TILES_INLINE void fetch() {
     for (int64_t i = 0; i < each && rows > 0; ++i) {
       _mm_prefetch(at, _MM_HINT_T1);
       at += kCacheLine;
@@ -63,7 +60,7 @@ struct Departure {
   const float* from = nullptr;
   std::byte* to = nullptr;
   int64_t stride = 0, rows = 0;
-  [[ASHLAR_TILES]] void one(const float* row, std::byte* place) const {
+  ASHLAR_TILES_INLINE void one(const float* row, std::byte* place) const {
     const __m512 low = _mm512_load_ps(row), high = _mm512_load_ps(row + kTall);
     if constexpr (kLeave == Leave::kRounded) {
       _mm512_storeu_si512(place, (__m512i)_mm512_cvtne2ps_pbh(high, low));
@@ -72,7 +69,7 @@ struct Departure {
       _mm512_stream_ps(reinterpret_cast<float*>(place + kCacheLine), high);
     }
   }
-  [[ASHLAR_TILES]] void two() {
+  ASHLAR_TILES_INLINE void two() {
     if (rows < 2) return;
     one(from, to);
     one(from + kBf16Width, to + stride);
@@ -80,7 +77,7 @@ struct Departure {
     to += 2 * stride;
     rows -= 2;
   }
-  [[ASHLAR_TILES]] void finish() {
+  ASHLAR_TILES_INLINE void finish() {
     while (rows >= 2) two();
     if (rows) one(from, to);
     rows = 0;
@@ -91,7 +88,7 @@ struct Departure {
 struct Pieces {
   Beside work;
   int64_t steps, sum = 0, next = 0;
-  [[ASHLAR_TILES]] void step() {
+  ASHLAR_TILES_INLINE void step() {
     for (sum += work.pieces; sum >= steps; sum -= steps) work.run(work.state, next++);
   }
 };
@@ -114,8 +111,8 @@ struct Sums {
 
 // All rows of A in one register of 16, or in two.
 template <bool kTwo, Leave kLeave>
-[[ASHLAR_TILES]] inline void tile(int64_t padded_k, const Left& a, const std::byte* panel,
-                                  const Sums& sums, Meanwhile<kLeave>& meanwhile) {
+ASHLAR_TILES_INLINE void tile(int64_t padded_k, const Left& a, const std::byte* panel,
+                              const Sums& sums, Meanwhile<kLeave>& meanwhile) {
   const int64_t lower = kTall * a.row_bytes;
   if (sums.start) {
     const auto* from = reinterpret_cast<const std::byte*>(sums.start);
@@ -152,11 +149,11 @@ template <bool kTwo, Leave kLeave>
 }
 
 // The columns that c has, fewer than a panel: from it, and to it from a tile of floats.
-[[ASHLAR_TILES]] inline __m512 part(const float* row, uint32_t mask) {
+ASHLAR_TILES_INLINE __m512 part(const float* row, uint32_t mask) {
   return _mm512_maskz_loadu_ps(__mmask16(mask), row);
 }
-[[ASHLAR_TILES]] inline void load_columns(const float* c, int64_t stride, float* tile, int64_t rows,
-                                          int64_t cols) {
+ASHLAR_TILES_INLINE void load_columns(const float* c, int64_t stride, float* tile, int64_t rows,
+                                      int64_t cols) {
   const uint32_t mask = (1U << cols) - 1;
   for (int64_t r = 0; r < rows; ++r, c += stride, tile += kBf16Width) {
     _mm512_store_ps(tile, part(c, mask));
@@ -164,8 +161,8 @@ template <bool kTwo, Leave kLeave>
   }
 }
 template <bool kRounds>
-[[ASHLAR_TILES]] inline void store_columns(const float* tile, std::byte* c, int64_t c_bytes,
-                                           int64_t rows, int64_t cols) {
+ASHLAR_TILES_INLINE void store_columns(const float* tile, std::byte* c, int64_t c_bytes,
+                                       int64_t rows, int64_t cols) {
   const uint32_t mask = (1U << cols) - 1;
   for (int64_t r = 0; r < rows; ++r, c += c_bytes, tile += kBf16Width) {
     const __m512 low = _mm512_load_ps(tile), high = _mm512_load_ps(tile + kTall);
@@ -179,8 +176,7 @@ template <bool kRounds>
 }
 
 template <bool kTwo, Leave kLeave>
-[[gnu::target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")]] void strip_of(
-    const Strip& s) {
+ASHLAR_TILES void strip_of(const Strip& s) {
   constexpr bool kRounds = kLeave == Leave::kRounded;
   constexpr int64_t kSize = kRounds ? 2 : 4;
   const int64_t c_bytes = s.c.stride * kSize, steps = s.padded_k / kDeep,
@@ -231,5 +227,4 @@ void amx_strip(const Strip& s) {
 
 }  // namespace ashlar::kernels::cpu::gemm
 
-#undef ASHLAR_TILES
 #endif

@@ -10,6 +10,13 @@
 #include <cstddef>
 #include <cstdint>
 
+// A function of tiles and vectors, and one that is part of its callers.
+#define ASHLAR_TILES                                                                \
+  [[gnu::target(                                                                    \
+      "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,bmi2,amx-tile,amx-" \
+      "bf16")]]
+#define ASHLAR_TILES_INLINE ASHLAR_TILES [[gnu::always_inline]] inline
+
 namespace ashlar::kernels::cpu::amx {
 
 // The 64 bytes of palette 1: eight tiles of at most 16 rows of at most 64 bytes.

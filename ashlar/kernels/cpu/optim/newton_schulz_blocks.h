@@ -28,8 +28,6 @@
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 #include "ashlar/kernels/cpu/simd/intrinsics.h"
 
-#define ASHLAR_TILES gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")
-
 namespace ashlar::kernels::cpu::newton_schulz {
 
 inline constexpr int64_t kSide = 32, kTileBytes = 1024, kBlockBytes = 2 * kTileBytes, kSlices = 8;
@@ -41,13 +39,12 @@ struct Sums {
   float* row(int64_t r) { return at + r / 16 * 512 + r % 16 * 16; }
 };
 
-[[ASHLAR_TILES, gnu::always_inline]] inline __m128i quad(const std::byte* at) {
+ASHLAR_TILES_INLINE __m128i quad(const std::byte* at) {
   return _mm_load_si128(reinterpret_cast<const __m128i*>(at));
 }
 
 // Lines 4 q to 4 q + 3 of the transpose of a tile, seen as 16 x 16 elements of 4 bytes.
-[[ASHLAR_TILES, gnu::always_inline]] inline void turn_quarter(const void* from, int64_t q,
-                                                              __m512i (&out)[4]) {
+ASHLAR_TILES_INLINE void turn_quarter(const void* from, int64_t q, __m512i (&out)[4]) {
   __m512i x[4];
   for (int64_t a = 0; a < 4; ++a) {
     const std::byte* line = static_cast<const std::byte*>(from) + a * 64 + q * 16;
@@ -66,31 +63,27 @@ struct Sums {
 
 // Slice s of turning a block of `rows` to `pairs` of the transposed block; from 8 on, of the blocks
 // that follow.
-[[ASHLAR_TILES, gnu::always_inline]] inline void turn(const std::byte* rows, std::byte* pairs,
-                                                      int64_t s) {
+ASHLAR_TILES_INLINE void turn(const std::byte* rows, std::byte* pairs, int64_t s) {
   __m512i out[4];
   turn_quarter(rows + s / 4 * kTileBytes, s % 4, out);
   for (int64_t i = 0; i < 4; ++i) _mm512_store_si512(pairs + s * 256 + i * 64, out[i]);
 }
 
 // Slice s of turning interleaved `pairs` to `rows` of the transposed block.
-[[ASHLAR_TILES, gnu::always_inline]] inline void turn_back(const std::byte* pairs, std::byte* rows,
-                                                           int64_t s) {
+ASHLAR_TILES_INLINE void turn_back(const std::byte* pairs, std::byte* rows, int64_t s) {
   __m512i out[4];
   const int64_t half = s / 4, lane = s % 4;
   turn_quarter(pairs + half * kTileBytes, lane, out);
   for (int64_t i = 0; i < 4; ++i) _mm512_store_si512(rows + (8 * lane + 4 * half + i) * 64, out[i]);
 }
 
-[[ASHLAR_TILES, gnu::always_inline]] inline void store_pairs(__m512i row, __m512i next,
-                                                             std::byte* pairs) {
+ASHLAR_TILES_INLINE void store_pairs(__m512i row, __m512i next, std::byte* pairs) {
   _mm512_store_si512(pairs, _mm512_unpacklo_epi16(row, next));
   _mm512_store_si512(pairs + kTileBytes, _mm512_unpackhi_epi16(row, next));
 }
 
 // Slice s of interleaving the lines of a block of `rows`.
-[[ASHLAR_TILES, gnu::always_inline]] inline void interleave(const std::byte* rows, std::byte* pairs,
-                                                            int64_t s) {
+ASHLAR_TILES_INLINE void interleave(const std::byte* rows, std::byte* pairs, int64_t s) {
   for (int64_t i = 2 * s; i < 2 * s + 2; ++i)
     store_pairs(_mm512_load_si512(rows + 2 * i * 64), _mm512_load_si512(rows + 2 * i * 64 + 64),
                 pairs + i * 64);
@@ -98,21 +91,20 @@ struct Sums {
 
 // The 32 elements of row r, rounded.
 template <typename Values>
-[[ASHLAR_TILES, gnu::always_inline]] inline __m512i rounded(const Values& values, int64_t r) {
+ASHLAR_TILES_INLINE __m512i rounded(const Values& values, int64_t r) {
   return (__m512i)_mm512_cvtne2ps_pbh(values(r, 1), values(r, 0));
 }
 
 // Slice s of the `rows` of values(r, half), 16 fp32 each.
 template <typename Values>
-[[ASHLAR_TILES, gnu::always_inline]] inline void convert(const Values& values, std::byte* rows,
-                                                         int64_t s) {
+ASHLAR_TILES_INLINE void convert(const Values& values, std::byte* rows, int64_t s) {
   for (int64_t r = 4 * s; r < 4 * s + 4; ++r) _mm512_store_si512(rows + r * 64, rounded(values, r));
 }
 
 // Slice s of the `rows` of values(r, half) and of their interleaved pairs.
 template <typename Values>
-[[ASHLAR_TILES, gnu::always_inline]] inline void convert(const Values& values, std::byte* rows,
-                                                         std::byte* pairs, int64_t s) {
+ASHLAR_TILES_INLINE void convert(const Values& values, std::byte* rows, std::byte* pairs,
+                                 int64_t s) {
   for (int64_t i = 2 * s; i < 2 * s + 2; ++i) {
     const __m512i row = rounded(values, 2 * i), next = rounded(values, 2 * i + 1);
     _mm512_store_si512(rows + 2 * i * 64, row);
@@ -133,8 +125,7 @@ class TileScope {
 };
 
 // A step of 32 k: two tiles of each operand, four multiplications into tiles 0 to 3.
-[[ASHLAR_TILES, gnu::always_inline]] inline void multiply_step(const std::byte* left,
-                                                               const std::byte* right) {
+ASHLAR_TILES_INLINE void multiply_step(const std::byte* left, const std::byte* right) {
   amx::load_passing<4>(left, 64);
   amx::load<6>(right, 64);
   amx::load<7>(right + kTileBytes, 64);
@@ -148,10 +139,9 @@ class TileScope {
 // to = left right over `steps` blocks of each, which follow each other, plus `start` unless that is
 // null; `to` and `start` as Sums.  work.slice(s) runs meanwhile for every s < kSlices.
 template <typename Work>
-[[ASHLAR_TILES, gnu::always_inline]] inline void multiply_block(const std::byte* left,
-                                                                const std::byte* right,
-                                                                int64_t steps, const float* start,
-                                                                float* to, const Work& work) {
+ASHLAR_TILES_INLINE void multiply_block(const std::byte* left, const std::byte* right,
+                                        int64_t steps, const float* start, float* to,
+                                        const Work& work) {
   if (start) {
     amx::load<0>(start, 64), amx::load<1>(start + 256, 64);
     amx::load<2>(start + 512, 64), amx::load<3>(start + 768, 64);

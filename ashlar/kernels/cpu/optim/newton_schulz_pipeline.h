@@ -14,7 +14,7 @@ namespace ashlar::kernels::cpu::newton_schulz {
 // 16 sums of row r.
 struct PlainValues {
   const Sums* sums;
-  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t r, int64_t half) const {
+  ASHLAR_TILES_INLINE __m512 operator()(int64_t r, int64_t half) const {
     return _mm512_load_ps(sums->row(r) + half * 256);
   }
 };
@@ -23,7 +23,7 @@ struct PlainValues {
 struct PolynomialValues {
   const Sums* sums;
   const std::byte* a;
-  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t r, int64_t half) const {
+  ASHLAR_TILES_INLINE __m512 operator()(int64_t r, int64_t half) const {
     const __m256i a16 = _mm256_load_si256(reinterpret_cast<const __m256i*>(a + r * 64 + half * 32));
     const __m512 a32 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(a16), 16));
     return _mm512_fmadd_ps(PlainValues{sums}(r, half), _mm512_set1_ps(float(kC)),
@@ -38,13 +38,13 @@ struct WideValues {
   int64_t stride, rows, cols;
   float factor;
   __m512i places[2];
-  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t r, int64_t half) const {
+  ASHLAR_TILES_INLINE __m512 operator()(int64_t r, int64_t half) const {
     const float* row = x + r * stride;
     return _mm512_mul_ps(
         _mm512_set1_ps(factor),
         _mm512_permutex2var_ps(load(row, r, 0), places[half], load(row + 16, r, 16)));
   }
-  [[ASHLAR_TILES, gnu::always_inline]] __m512 load(const float* at, int64_t r, int64_t col) const {
+  ASHLAR_TILES_INLINE __m512 load(const float* at, int64_t r, int64_t col) const {
     const int64_t count = r < rows ? std::clamp<int64_t>(cols - col, 0, 16) : 0;
     return _mm512_maskz_loadu_ps(__mmask16((1 << count) - 1), at);
   }
@@ -56,7 +56,7 @@ struct TallValues {
   int64_t stride, rows, cols;
   float factor;
   std::array<int8_t, 8> groups;
-  [[ASHLAR_TILES, gnu::always_inline]] __m512 operator()(int64_t line, int64_t half) const {
+  ASHLAR_TILES_INLINE __m512 operator()(int64_t line, int64_t half) const {
     const int64_t r = groups[size_t(line / 4)] * 4 + line % 4;
     const int64_t count = r < rows ? std::clamp<int64_t>(cols - half * 16, 0, 16) : 0;
     return _mm512_mul_ps(_mm512_set1_ps(factor), _mm512_maskz_loadu_ps(__mmask16((1 << count) - 1),
@@ -66,40 +66,40 @@ struct TallValues {
 
 // The uses of a block of sums: each is converted, and later turned.
 struct KeptBlock {  // sums that stay what they are
-  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums&, int64_t) const {}
-  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t) const {}
+  ASHLAR_TILES_INLINE void convert(const Sums&, int64_t) const {}
+  ASHLAR_TILES_INLINE void turn(int64_t) const {}
 };
 
 struct BlockOfX {
   std::byte* rows;
-  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+  ASHLAR_TILES_INLINE void convert(const Sums& sums, int64_t s) const {
     newton_schulz::convert(PlainValues{&sums}, rows, s);
   }
-  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t) const {}
+  ASHLAR_TILES_INLINE void turn(int64_t) const {}
 };
 
 struct BlockOfA {
   std::byte *rows, *pairs, *mirrored;
-  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+  ASHLAR_TILES_INLINE void convert(const Sums& sums, int64_t s) const {
     newton_schulz::convert(PlainValues{&sums}, rows, pairs, s);
   }
-  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t s) const { turn_back(pairs, mirrored, s); }
+  ASHLAR_TILES_INLINE void turn(int64_t s) const { turn_back(pairs, mirrored, s); }
 };
 
 struct BlockOfP {
   std::byte *rows, *pairs, *mirrored;
   const std::byte* a;
-  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+  ASHLAR_TILES_INLINE void convert(const Sums& sums, int64_t s) const {
     newton_schulz::convert(PolynomialValues{&sums, a}, rows, pairs, s);
   }
-  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t s) const { turn_back(pairs, mirrored, s); }
+  ASHLAR_TILES_INLINE void turn(int64_t s) const { turn_back(pairs, mirrored, s); }
 };
 
 struct BlockOfResult {
   float* x;
   int64_t stride, rows, cols;
   bool tall;
-  [[ASHLAR_TILES, gnu::always_inline]] void convert(const Sums& sums, int64_t s) const {
+  ASHLAR_TILES_INLINE void convert(const Sums& sums, int64_t s) const {
     if (tall) {
       // Quarters of the four tiles: lines of X are columns of the sums.
       for (int64_t q = 2 * s; q < 2 * s + 2; ++q) {
@@ -114,8 +114,8 @@ struct BlockOfResult {
       for (int64_t half = 0; half < 2; ++half)
         store(r, half * 16, _mm512_load_ps(sums.row(r) + half * 256));
   }
-  [[ASHLAR_TILES, gnu::always_inline]] void turn(int64_t) const {}
-  [[ASHLAR_TILES, gnu::always_inline]] void store(int64_t r, int64_t col, __m512 values) const {
+  ASHLAR_TILES_INLINE void turn(int64_t) const {}
+  ASHLAR_TILES_INLINE void store(int64_t r, int64_t col, __m512 values) const {
     if (r >= rows) return;
     const int64_t count = std::clamp<int64_t>(cols - col, 0, 16);
     _mm512_mask_storeu_ps(x + r * stride + col, __mmask16((1 << count) - 1), values);
@@ -127,7 +127,7 @@ struct BlockOfResult {
 struct InterleavedPart {
   const std::byte* from;
   std::byte* to;
-  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+  ASHLAR_TILES_INLINE void slice(int64_t s) const {
     if (from) interleave(from, to, s);
   }
 };
@@ -137,7 +137,7 @@ struct StoredPart {
   InterleavedPart next;
   const float* x;
   int64_t stride;
-  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+  ASHLAR_TILES_INLINE void slice(int64_t s) const {
     next.slice(s);
     for (int64_t r = 4 * s; r < 4 * s + 4; ++r) {
       __builtin_prefetch(x + r * stride, 1);
@@ -152,7 +152,7 @@ struct TurnedPart {
   const std::byte* from;
   std::byte* to;
   int64_t first, per_slice, end;
-  [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+  ASHLAR_TILES_INLINE void slice(int64_t s) const {
     const int64_t begin = first + s * per_slice;
     for (int64_t q = begin; q < std::min(begin + per_slice, end); ++q) turn(from, to, q);
   }
@@ -167,15 +167,15 @@ class Pipeline {
   explicit Pipeline(const Block& idle) : idle_(idle), converted_(idle), turned_(idle) {}
   // The sums go to `to`, or, if that is null, to the block.
   template <typename Part>
-  [[ASHLAR_TILES, gnu::always_inline]] void multiply(const std::byte* left, const std::byte* right,
-                                                     int64_t steps, const float* start, float* to,
-                                                     const Block& block, const Part& part) {
+  ASHLAR_TILES_INLINE void multiply(const std::byte* left, const std::byte* right, int64_t steps,
+                                    const float* start, float* to, const Block& block,
+                                    const Part& part) {
     // A local, which the compiler may keep in registers: tiles are stored to this object.
     const Work<Part> work{converted_, turned_, &sums_[1 - next_], part};
     multiply_block(left, right, steps, start, to ? to : sums_[next_].at, work);
     advance(block);
   }
-  [[ASHLAR_TILES, gnu::always_inline]] void finish() {
+  ASHLAR_TILES_INLINE void finish() {
     for (int i = 0; i < 2; ++i) {
       const Work<InterleavedPart> work{converted_, turned_, &sums_[1 - next_], {nullptr, nullptr}};
       for (int64_t s = 0; s < kSlices; ++s) work.slice(s);
@@ -189,13 +189,13 @@ class Pipeline {
     Block converted, turned;
     const Sums* sums;
     Part part;
-    [[ASHLAR_TILES, gnu::always_inline]] void slice(int64_t s) const {
+    ASHLAR_TILES_INLINE void slice(int64_t s) const {
       converted.convert(*sums, s);
       turned.turn(s);
       part.slice(s);
     }
   };
-  [[ASHLAR_TILES, gnu::always_inline]] void advance(const Block& block) {
+  ASHLAR_TILES_INLINE void advance(const Block& block) {
     turned_ = converted_;
     converted_ = block;
     next_ = 1 - next_;

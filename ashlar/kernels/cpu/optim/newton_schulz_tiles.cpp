@@ -62,8 +62,8 @@ struct BlockRows {
 class UpperBlocks {
  public:
   // `panels` has room for two of panel_bytes.  Makes the first.
-  [[ASHLAR_TILES]] UpperBlocks(const BlockRows& rows, int64_t steps, int64_t begin, int64_t end,
-                               std::byte* panels, int64_t panel_bytes)
+  ASHLAR_TILES UpperBlocks(const BlockRows& rows, int64_t steps, int64_t begin, int64_t end,
+                           std::byte* panels, int64_t panel_bytes)
       : rows_(rows),
         steps_(steps),
         begin_(begin),
@@ -197,7 +197,7 @@ std::pair<TileOperands, int64_t> TileMatrices::lay_out(std::byte* base) const {
   return {o, used};
 }
 
-[[ASHLAR_TILES]] double squares_of(const float* x, int64_t count) {
+ASHLAR_TILES double squares_of(const float* x, int64_t count) {
   constexpr int64_t kLanes = 32;
   __m512d sums[4] = {};
   for (int64_t at = 0; at < count; at += kLanes) {
@@ -236,8 +236,8 @@ int8_t rotated(int64_t group, int64_t times) {
   return int8_t(group);
 }
 
-[[ASHLAR_TILES]] void TileMatrices::load(const TileOperands& o, const float* x_MN, float factor,
-                                         int64_t begin, int64_t end) const {
+ASHLAR_TILES void TileMatrices::load(const TileOperands& o, const float* x_MN, float factor,
+                                     int64_t begin, int64_t end) const {
   Scratch scratch;
   std::array<int8_t, 8> groups;
   alignas(64) std::array<int32_t, 32> places;
@@ -262,9 +262,8 @@ int8_t rotated(int64_t group, int64_t times) {
 }
 
 // Adds the columns of a chunk but the last to the sums of A.
-[[ASHLAR_TILES]] void TileMatrices::add_gram(const TileOperands& o, int64_t chunk,
-                                             int64_t chunk_end, int64_t begin, int64_t end,
-                                             int worker) const {
+ASHLAR_TILES void TileMatrices::add_gram(const TileOperands& o, int64_t chunk, int64_t chunk_end,
+                                         int64_t begin, int64_t end, int worker) const {
   const TileScope tiles;
   Pipeline<KeptBlock> pipeline({});
   const int64_t steps = chunk_end - chunk;
@@ -276,8 +275,8 @@ int8_t rotated(int64_t group, int64_t times) {
 }
 
 // The last chunk: A itself.
-[[ASHLAR_TILES]] void TileMatrices::end_gram(const TileOperands& o, int64_t chunk, int64_t begin,
-                                             int64_t end, int worker) const {
+ASHLAR_TILES void TileMatrices::end_gram(const TileOperands& o, int64_t chunk, int64_t begin,
+                                         int64_t end, int worker) const {
   const TileScope tiles;
   Scratch scratch, pairs;
   Pipeline<BlockOfA> pipeline({scratch.at[0], scratch.at[0], scratch.at[1]});
@@ -291,8 +290,8 @@ int8_t rotated(int64_t group, int64_t times) {
   pipeline.finish();
 }
 
-[[ASHLAR_TILES]] void TileMatrices::polynomial(const TileOperands& o, int64_t begin, int64_t end,
-                                               int worker) const {
+ASHLAR_TILES void TileMatrices::polynomial(const TileOperands& o, int64_t begin, int64_t end,
+                                           int worker) const {
   const TileScope tiles;
   Scratch scratch, pairs;
   Sums diagonal = {};
@@ -310,9 +309,9 @@ int8_t rotated(int64_t group, int64_t times) {
 
 // Columns of P X; place(i, c) says what becomes of a block, part(block, next) what is done beside.
 template <typename Block, typename Place, typename Part>
-[[ASHLAR_TILES, gnu::always_inline]] inline void TileMatrices::multiply_by_p(
-    const TileOperands& o, int64_t begin, int64_t end, int worker, const Block& idle,
-    const Place& place, const Part& part) const {
+ASHLAR_TILES_INLINE void TileMatrices::multiply_by_p(const TileOperands& o, int64_t begin,
+                                                     int64_t end, int worker, const Block& idle,
+                                                     const Place& place, const Part& part) const {
   const TileScope tiles;
   Pipeline<Block> pipeline(idle);
   const BlockRows x = x_rows(o);
@@ -330,8 +329,8 @@ template <typename Block, typename Place, typename Part>
   pipeline.finish();
 }
 
-[[ASHLAR_TILES]] void TileMatrices::update(const TileOperands& o, int64_t begin, int64_t end,
-                                           int worker) const {
+ASHLAR_TILES void TileMatrices::update(const TileOperands& o, int64_t begin, int64_t end,
+                                       int worker) const {
   Scratch scratch;
   const BlockRows x = x_rows(o);
   multiply_by_p(
@@ -340,8 +339,8 @@ template <typename Block, typename Place, typename Part>
       [](const BlockOfX&, const InterleavedPart& next) { return next; });
 }
 
-[[ASHLAR_TILES]] void TileMatrices::store(const TileOperands& o, float* x_MN, int64_t begin,
-                                          int64_t end, int worker) const {
+ASHLAR_TILES void TileMatrices::store(const TileOperands& o, float* x_MN, int64_t begin,
+                                      int64_t end, int worker) const {
   multiply_by_p(
       o, begin, end, worker, BlockOfResult{nullptr, 0, 0, 0, false},
       [&](int64_t i, int64_t c) {
