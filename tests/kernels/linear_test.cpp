@@ -190,8 +190,9 @@ TEST(Linear, DenseOddShapes) {
 TEST(Linear, DenseManyTasks) {
   for (const Path& path : paths())
     for (const Types& types : kTypes)
-      for (const LinearDims& d : {LinearDims{257, 70, 40}, LinearDims{20, 40, 2048},
-                                  LinearDims{36, 1024, 33}, LinearDims{5, 1100, 64}})
+      for (const LinearDims& d :
+           {LinearDims{257, 70, 40}, LinearDims{20, 40, 2048}, LinearDims{260, 3, 4300},
+            LinearDims{36, 1024, 33}, LinearDims{5, 1100, 64}})
         check_dense(path, types, d);
 }
 

@@ -10,8 +10,8 @@
 //     for each part of the tokens      x packed for all columns of the task
 //       for each strip of the rows     dy^T packed beside the strip before (Beside)
 //
-// Sums of the parts are added in order in c, or, where c is bf16, strip by strip in floats on the
-// stack of the task.  Cuts that change sums depend on K and on the tokens of a group only.
+// Sums of the parts are added in order in c, or, where c is bf16, in floats on the stack of the
+// task, a few rows at a time.  Cuts that change sums depend on K and on the tokens of a group only.
 #include "ashlar/kernels/cpu/gemm/strips.h"
 
 #include <cstring>
@@ -38,7 +38,8 @@ struct Depths {
 struct Size {
   // K that is summed in one go, and parts of a longer one.
   static constexpr int64_t kDepth = 1024, kPartDepth = 704;
-  static constexpr int64_t kRows = 256, kPartRows = 512, kSumPanels = 16;
+  static constexpr int64_t kRows = 256, kPartRows = 512, kSumRows = 256, kSumPanels = 16;
+  static constexpr int64_t kFewParts = 6;
   static constexpr int64_t kPanelsBytes = 1 << 20;  // of one part of a task
 };
 
@@ -71,6 +72,11 @@ struct Multiplication {
         depths(e, k, e.padded(k) <= Size::kDepth ? Size::kDepth : Size::kPartDepth) {}
 
   bool has_sums() const { return c.dtype == DType::kBF16 && (accumulate || depths.count > 1); }
+  // Rows that are summed at a time.  Strip by strip, sums stay in the second-level cache and all
+  // panels pass; of long sums, a part of the panels stays there instead.
+  int64_t sum_rows() const {
+    return depths.count > Size::kFewParts ? Size::kSumRows : engine.max_rows;
+  }
   // Rows of A that a tile reads in place: of its type, and not in a few sets of the first-level
   // cache.
   bool rows_fit() const {
@@ -114,7 +120,7 @@ void run_rows(const MultiplyTask& task, int64_t first, int64_t last) {
   const Engine& engine = m.engine;
   const int64_t height = engine.max_rows, size = size_of(m.a.dtype);
   const Matrix block = task.block(), c = block.row_range(first, last);
-  alignas(64) float sums[32 * Size::kSumPanels * 32];
+  alignas(64) float sums[Size::kSumRows * Size::kSumPanels * 32];
   alignas(64) std::byte copy[32 * (Size::kDepth * 2 + kLine)];
   const Matrix between = m.has_sums() ? Matrix{reinterpret_cast<std::byte*>(sums), DType::kF32,
                                                c.rows, c.cols, task.num_panels * engine.width}
@@ -157,10 +163,10 @@ void run_rows(const MultiplyTask& task, int64_t first, int64_t last) {
   }
 }
 
-// Where c is bf16, the floats of one strip are summed at a time.
+// Where c is bf16, sums of a few rows lie on the stack.
 void run_task(const MultiplyTask& task) {
   const int64_t rows = task.rows.end - task.rows.begin,
-                step = task.m.has_sums() ? task.m.engine.max_rows : rows;
+                step = task.m.has_sums() ? task.m.sum_rows() : rows;
   for (int64_t row = 0; row < rows; row += step) run_rows(task, row, std::min(row + step, rows));
 }
 
