@@ -28,25 +28,29 @@ constexpr int64_t kDeep = 32, kTall = 16,
 constexpr int64_t kRowBytes = kBf16Width * 4;  // of a panel's pairs, and of a tile's floats
 constexpr int64_t kStepBytes = kDeep / 2 * kRowBytes, kCacheLine = 64;
 
-// Lines of several rows, brought near one after the other.
+// Lines of rows, brought near one after the other.
 struct Lines {
+  const Ahead *rows, *end;
+  int64_t each;  // lines at a time
   const std::byte *row = nullptr, *at = nullptr;
-  int64_t row_bytes = 0, stride = 0, rows = 0;
-  int64_t each = 0;  // lines at a time
-  Lines(const Ahead& ahead, int64_t steps)
-      : row(ahead.data),
-        at(ahead.data),
-        row_bytes(ahead.row_bytes),
-        stride(ahead.stride),
-        rows(ahead.rows),
-        each(ceil_div(rows * ceil_div(row_bytes, kCacheLine), std::max<int64_t>(1, steps))) {}
+  int64_t left = 0;  // of the rows
+  Lines(const Strip& s, int64_t steps) : rows(s.ahead), end(s.ahead + std::size(s.ahead)) {
+    int64_t lines = 0;
+    for (const Ahead& a : s.ahead) lines += a.rows * ceil_div(a.row_bytes, kCacheLine);
+    each = ceil_div(lines, std::max<int64_t>(1, steps));
+    start();
+  }
+  void start() {
+    while (rows < end && rows->rows == 0) ++rows;
+    if (rows < end) at = row = rows->data, left = rows->rows;
+  }
   ASHLAR_TILES_INLINE void fetch() {
-    for (int64_t i = 0; i < each && rows > 0; ++i) {
+    for (int64_t i = 0; i < each && left > 0; ++i) {
       _mm_prefetch(at, _MM_HINT_T1);
       at += kCacheLine;
-      if (at < row + row_bytes) continue;
-      at = row += stride;
-      --rows;
+      if (at < row + rows->row_bytes) continue;
+      at = row += rows->stride;
+      if (--left == 0) ++rows, start();
     }
   }
 };
@@ -183,7 +187,7 @@ ASHLAR_TILES void strip_of(const Strip& s) {
                 tiles = ceil_div(s.c.cols, kBf16Width);
   alignas(64) float buffers[2][kTileFloats];
   Meanwhile<kLeave> meanwhile{
-      {}, ceil_div(s.c.rows, 2 * steps), Lines(s.ahead, steps * tiles), {s.beside, steps * tiles}};
+      {}, ceil_div(s.c.rows, 2 * steps), Lines(s, steps * tiles), {s.beside, steps * tiles}};
   const std::byte* panel = s.panels;
   for (int64_t i = 0; i < tiles; ++i, panel += s.panel_bytes) {
     const int64_t col = i * kBf16Width, cols = std::min(kBf16Width, s.c.cols - col);

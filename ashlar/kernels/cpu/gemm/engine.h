@@ -65,7 +65,7 @@ struct Strip {
   Matrix c;                      // F32 or BF16
   const float* start = nullptr;  // what the products are added to; null: zeros
   int64_t start_stride = 0;
-  Ahead ahead = {};     // brought near meanwhile
+  Ahead ahead[2] = {};  // brought near meanwhile, one after the other
   Beside beside = {};   // done meanwhile, all of it
   bool stream = false;  // c is not read soon: past the caches; the engine's `leave` ends it
 };

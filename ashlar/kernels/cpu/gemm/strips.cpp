@@ -149,8 +149,8 @@ void run_rows(const MultiplyTask& task, int64_t first, int64_t last) {
       }
       // The rows that are read next: below, of the next part, or below all of these.
       const auto ahead = [&](int64_t next_row, int64_t next_k, int64_t count) {
-        strip.ahead = {rows.at(next_row, next_k).data, std::min(depth, m.K - next_k) * size,
-                       rows.stride * size, std::min(count, height)};
+        strip.ahead[0] = {rows.at(next_row, next_k).data, std::min(depth, m.K - next_k) * size,
+                          rows.stride * size, std::min(count, height)};
       };
       if (end < c.rows)
         ahead(end, k, c.rows - end);
@@ -210,6 +210,11 @@ struct Reduction {
   static constexpr int64_t kSide = 32;  // tokens that are packed at a time
   static constexpr int64_t kLeftRowBytes = ReduceCut::kTokens * 2 + kLine,
                            kLeftBytes = kSide * kLeftRowBytes;
+  // Whether sums that go on come from beyond the second-level cache.
+  bool reads_far() const {
+    constexpr int64_t kNearBytes = 1 << 20;
+    return accumulate || dw.rows * dw.cols * 4 > kNearBytes;
+  }
   void run() const;
 };
 
@@ -285,8 +290,11 @@ void Reduction::run() const {
     StripWalk later = next;
     if (!next.ended()) later.next();
     if (!later.ended())
-      strip.ahead = {later.source().data, later.rows() * size_of(dy.dtype),
-                     dy.stride * size_of(dy.dtype), later.num_tokens()};
+      strip.ahead[0] = {later.source().data, later.rows() * size_of(dy.dtype),
+                        dy.stride * size_of(dy.dtype), later.num_tokens()};
+    if (strip.start && next.row > now.row && reads_far())
+      strip.ahead[1] = {strip.c.data + strip.c.rows * dw.stride * 4, dw.cols * 4, dw.stride * 4,
+                        next.rows()};
     engine.strip(strip);
   }
 }
