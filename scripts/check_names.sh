@@ -22,7 +22,7 @@ foreign_names='
 AutoTokenizer DeepSeek DeepSeekMoE DeepSpeed DeltaNet MegaBlocks PipeDream PyTorch RetNet
 _tile_loadconfig btl_tcp_if_include c_end padding_idx wall_time file_version SessionLog normalizer_spec
 t_muted t_overlapped t_waiting kat_vectors TinyLlama modeling_rope_utils huggingface_hub load_balancing_loss_func
-opt_state
+opt_state BabelStream
 '
 status=0
 tags=$(mktemp)

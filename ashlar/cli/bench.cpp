@@ -255,6 +255,8 @@ void add_bench(CLI::App& app, CommandAction& action) {
   add_checkpoint(*group, action);
   add_collectives(*group, action);
   add_machine_parts(*group, action);
+  add_kernels(*group, action);
+  add_compare(*group, action);
   add_report(*group, action);
 
   CLI::App* products = group->add_subcommand(

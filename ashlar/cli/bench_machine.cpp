@@ -2,6 +2,7 @@
 #include "ashlar/cli/bench_machine.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/files.h"
@@ -64,6 +65,19 @@ void write_report(const MachineFlags& flags, const bench::SessionReport& report,
     print_json(bench::to_json(report));
   else
     print_lines(bench::closing_text(report));
+}
+
+void add_session(CLI::App& group, CommandAction& action, const std::string& name,
+                 const std::string& help, const std::vector<bench::PartCall>& calls) {
+  const auto flags = std::make_shared<MachineFlags>();
+  CLI::App* sub = group.add_subcommand(name, help);
+  add_machine_flags(*sub, *flags);
+  if (std::any_of(calls.begin(), calls.end(), [](const auto& c) { return c.name == "storage"; }))
+    sub->add_option("--dir", flags->directory, "a directory on the disk to measure")
+        ->capture_default_str();
+  sub->callback([flags, name, calls, &action] {
+    action = [flags, name, calls](Log& log) { return run_machine(*flags, name, calls, log); };
+  });
 }
 
 }  // namespace
@@ -136,19 +150,19 @@ int run_machine(const MachineFlags& flags, const std::string& name,
 }
 
 void add_machine_parts(CLI::App& group, CommandAction& action) {
+  const auto call_of = [](const bench::Part& part) {
+    return bench::PartCall{std::string(part.name), part.measure, part.least_ranks};
+  };
+  std::vector<bench::PartCall> all;
   for (const bench::Part& part : bench::parts()) {
-    const std::string name(part.name);
-    if (name == "collectives" || name == "products") continue;  // have flags of their own
-    const auto flags = std::make_shared<MachineFlags>();
-    CLI::App* sub = group.add_subcommand(name, std::string(part.measures));
-    add_machine_flags(*sub, *flags);
-    sub->callback([flags, part, &action] {
-      action = [flags, part](Log& log) {
-        return run_machine(*flags, std::string(part.name), {{std::string(part.name), part.measure}},
-                           log);
-      };
-    });
+    all.push_back(call_of(part));
+    if (part.name == "collectives" || part.name == "products") continue;  // have their own flags
+    add_session(group, action, std::string(part.name), std::string(part.measures), {call_of(part)});
   }
+  add_session(group, action, "smoke",
+              "whether every rank is fit: exact collectives, messages, a product, memory; seconds",
+              {{"smoke", bench::measure_smoke}});
+  add_session(group, action, "all", "all measurements of this machine, for its profile", all);
 }
 
 }  // namespace ashlar::cli

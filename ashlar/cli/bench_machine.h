@@ -26,8 +26,9 @@ void add_machine_flags(CLI::App& app, MachineFlags& flags);
 int run_machine(const MachineFlags& flags, const std::string& name,
                 const std::vector<bench::PartCall>& calls, Log& log);
 
-void add_machine_parts(CLI::App& group, CommandAction& action);  // one subcommand a part
+void add_machine_parts(CLI::App& group, CommandAction& action);  // and smoke, all
 void add_collectives(CLI::App& group, CommandAction& action);
+void add_kernels(CLI::App& group, CommandAction& action);
 void add_compare(CLI::App& group, CommandAction& action);
 
 }  // namespace ashlar::cli

@@ -2,7 +2,7 @@
 //   comm_program MODE [--ranks N] [--native]
 //     --ranks    N threads of this process; without it, under mpirun
 //     --native   MPI's own collectives
-// Modes: operations, bits, near, overlap, times, pause, and the faults throw, late, stop, shape,
+// Modes: operations, bits, near, overlap, pause, and the faults throw, late, stop, shape,
 // lane, kill, alone, grace, and channel-throw, channel-late, channel-shape, channel-kill.
 #include <signal.h>
 #include <unistd.h>
@@ -159,38 +159,6 @@ void overlap(Group& world) {
         100 * *std::max_element(hidden.begin(), hidden.end()), sink == 0 ? "!" : "");
 }
 
-// The time of each operation from 4 KiB to 256 MiB: median over rounds of the slowest rank.  To
-// compare, with and without --native.
-void times(Group& world) {
-  std::vector<float> a(size_t{64} << 20), b(a.size());
-  for (int64_t bytes = 4096; bytes <= int64_t{256} << 20; bytes *= 4) {
-    const int64_t length = bytes / 4 / world.size() * world.size();
-    const Rows rows = even_rows(length, world.rank(), world.size());
-    const Tensor in = tensor_of(a).slice(0, length), out = tensor_of(b).slice(0, length);
-    const Tensor own = out.slice(rows.begin, rows.end);
-    const auto report = [&](const char* op, function_ref<void()> run) {
-      run();
-      std::vector<double> seconds;
-      for (int round = 0; round < (bytes > (1 << 22) ? 5 : 25); ++round) {
-        world.barrier("together").wait();
-        const auto start = Clock::now();
-        run();
-        seconds.push_back(slowest(world, seconds_since(start)));
-      }
-      std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
-      if (world.rank() == 0)
-        fmt::print("{} ranks {:<14} {:>9} bytes {:>12.1f} us\n", world.size(), op, length * 4,
-                   1e6 * seconds[seconds.size() / 2]);
-    };
-    report("all_reduce", [&] { world.all_reduce(in, out, "times").wait(); });
-    report("reduce_scatter", [&] { world.reduce_scatter(in, own, "times").wait(); });
-    report("all_gather", [&] { world.all_gather(own, out, "times").wait(); });
-    report("broadcast", [&] { world.broadcast(in, 0, "times").wait(); });
-    report("reduce", [&] { world.reduce(in, out, 0, "times").wait(); });
-    report("all_to_all", [&] { world.all_to_all(in, out, "times").wait(); });
-  }
-}
-
 // The last rank comes late to one of two sums, and nothing fails.
 void pause(Group& world) {
   std::vector<float> data(1000);
@@ -258,14 +226,13 @@ void run_mode(Group& world, const std::string& mode) {
   if (mode == "bits") return bits(world);
   if (mode == "near") return near(world);
   if (mode == "overlap") return overlap(world);
-  if (mode == "times") return times(world);
   if (mode == "pause") return pause(world);
   if (mode == "grace") return grace(world);
   fault(world, mode);
 }
 
 int run(const std::string& mode, int num_ranks, bool native) {
-  const bool timed = mode == "overlap" || mode == "times";
+  const bool timed = mode == "overlap";
   // Slices even in `operations`; one message a chunk where time counts.
   Options options{mode.ends_with("late") || mode == "stop" ? 1.0 : 60.0,
                   timed ? int64_t{8} << 20 : 1 << 16,

@@ -3,7 +3,7 @@
 //
 //   Rig        what a part works with: the ranks, their threads, how thorough to be
 //   Findings   what it found: numbers and curves for the profile, JSON rows, a table
-//   parts()    all parts, in the order of `bench all`
+//   parts()    all parts, in the order of `ashlar bench all`
 //
 // session.h runs parts, watches for other programs, judges the numbers and keeps them.  To add a
 // part, write a file beside this one and a line in parts.cpp.
@@ -38,6 +38,8 @@ struct Rig {
   // --budget seconds or a signal, and then for all further rows.
   std::function<bool()> goes_on = [] { return true; };
 
+  // The type in which products are faster: bf16 or fp32, the same on all ranks.
+  DType products() const;
   bool leads() const { return ranks.rank() == 0; }
   machine::Provenance provenance() const { return {machine::Origin::kMeasured, command, date, 0}; }
   machine::Quantity quantity(double value, std::string unit, double spread) const {
@@ -66,6 +68,13 @@ std::span<const Part> parts();
 // The parts, each in the file of its name.
 Findings measure_collectives(const Rig& rig);
 Findings measure_p2p(const Rig& rig);
+Findings measure_product_rates(const Rig& rig);
+Findings measure_stream(const Rig& rig);
+Findings measure_layers(const Rig& rig);
+Findings measure_launch(const Rig& rig);
+Findings measure_storage(const Rig& rig);
+// Some rows of several parts; none of parts(), for it has nothing that they lack.
+Findings measure_smoke(const Rig& rig);
 
 // Microseconds since `start`, to a nanosecond.
 double us_since(Clock::time_point start);

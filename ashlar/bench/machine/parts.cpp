@@ -2,16 +2,30 @@
 #include <cmath>
 
 #include "ashlar/bench/machine/part.h"
+#include "ashlar/comm/agree.h"
+#include "ashlar/kernels/peak.h"
 
 namespace ashlar::bench {
 
 std::span<const Part> parts() {
   static const Part kParts[] = {
+      {"launch", "beginning a loop, and waking threads on idle and on busy cores", 1,
+       measure_launch},
+      {"stream", "memory bandwidth over the size of arrays, from caches to memory", 1,
+       measure_stream},
+      {"products", "matrix products over their work, all ranks at once", 1, measure_product_rates},
+      {"layers", "attention over lengths, norms, AdamW, Newton-Schulz", 1, measure_layers},
       {"collectives", "collectives between ranks over message sizes, with nccl-tests' columns", 2,
        measure_collectives},
       {"p2p", "latency and bandwidth of every pair of ranks", 2, measure_p2p},
+      {"storage", "the disk under a directory: writes, cold reads, fsync", 1, measure_storage},
   };
   return kParts;
+}
+
+DType Rig::products() const {
+  const bool bf16 = comm::from_leader(ranks, kernels::bf16_is_faster(), "type") != 0;
+  return bf16 ? DType::kBF16 : DType::kF32;
 }
 
 double us_since(Clock::time_point start) {

@@ -63,6 +63,14 @@ void set_foreign_share(double share, Profile& profile) {
   for (machine::RateCurve& curve : profile.rates) curve.provenance.foreign_share = share;
 }
 
+// Judges ranks by their median; two ranks, which have none, by the better of them.
+std::vector<Judgement> judge_ranks(const std::vector<machine::Measured>& fleet) {
+  if (fleet.size() > 2) return machine::judge_fleet(fleet);
+  if (fleet.size() < 2) return {};
+  const machine::Expected better{std::max(fleet[0].value, fleet[1].value), "the other rank"};
+  return {machine::judge(fleet[0], better), machine::judge(fleet[1], better)};
+}
+
 // On rank 0: judges a part's result, keeps and prints it.
 void keep_result(PartResult& result, const std::string& date, int local_ranks, Keeping& keeping) {
   if (result.findings.num_left_out > 0) mark_stopped(result.findings.profile);
@@ -117,8 +125,7 @@ std::vector<Judgement> judge_findings(const std::string& part, const Findings& f
     return result;  // no number of it says anything
   }
   for (const std::vector<machine::Measured>& fleet : findings.fleets)
-    for (const Judgement& judgement : machine::judge_fleet(fleet))
-      if (judgement.verdict != machine::Verdict::kUnknown) result.push_back(judgement);
+    for (Judgement& judgement : judge_ranks(fleet)) result.push_back(std::move(judgement));
   if (earlier)
     for (Judgement& judgement : machine::compare(findings.profile, *earlier))
       result.push_back(std::move(judgement));
@@ -137,6 +144,10 @@ SessionReport run_session(std::span<const PartCall> calls, const train::RankReso
   const std::string date = report.start_time.substr(0, 10);
   const bool leads = ranks.rank() == 0;
   for (const PartCall& call : calls) {
+    if (ranks.size() < call.least_ranks) {
+      report.too_few_ranks.push_back(call.name);
+      continue;
+    }
     const std::string command = fmt::format("ashlar bench {}{}", call.name, options.flags);
     const bool has_it =
         leads && options.resume && keeping.profile && has_result_of(*keeping.profile, command);

@@ -18,6 +18,7 @@ namespace ashlar::bench {
 struct PartCall {
   std::string name;
   std::function<Findings(const Rig& rig)> measure;
+  int least_ranks = 1;  // with fewer the part is left out
 };
 
 struct SessionOptions {
@@ -43,6 +44,7 @@ struct SessionReport {
   std::string command, engine;
   std::vector<std::string> devices;  // JSON objects, one a rank
   std::vector<PartResult> parts;
+  std::vector<std::string> too_few_ranks;
   std::vector<std::string> resumed;    // parts that the profile had already
   std::vector<std::string> not_begun;  // when time was up
   machine::Verdict verdict() const;

@@ -145,6 +145,7 @@ std::string closing_text(const SessionReport& report) {
       text += (i == 0 ? std::string(what) : ", ") + names[i];
     if (!names.empty()) text += "\n";
   };
+  list("left out, for they need more ranks: ", report.too_few_ranks);
   list("already in the profile: ", report.resumed);
   list("not begun, time was up: ", report.not_begun);
   bool judged = false;

@@ -1,0 +1,140 @@
+#include "ashlar/bench/machine/kernels.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "ashlar/bench/machine/part.h"
+#include "ashlar/bench/random_batch.h"
+#include "ashlar/comm/agree.h"
+#include "ashlar/comm/measuring.h"
+#include "ashlar/core/json.h"
+#include "ashlar/nn/precision.h"
+#include "ashlar/train/plan.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::bench {
+namespace {
+
+constexpr int64_t kWarmUpSteps = 2;
+// More than the events of a step of any layout on a CPU.
+constexpr TraceRoom kRoom{1 << 18, 1 << 16, 1 << 18, 1 << 18};
+
+// Calls of the same kernel, type, dims, flop and bytes are one row.
+using KernelKey =
+    std::tuple<std::string, std::string, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t>;
+using KernelTimes = std::map<KernelKey, std::vector<double>>;
+
+KernelKey key_of_call(const Trace& trace, const TraceEvent& call) {
+  const TraceDims d = trace.dims(call);
+  return {std::string(trace.text(call.name)),
+          std::string(name_of(call.dtype)),
+          d.groups,
+          d.rows,
+          d.cols,
+          d.depth,
+          call.flop,
+          call.bytes};
+}
+
+void add_calls(const Trace& trace, KernelTimes& times) {
+  for (const TraceEvent& event : trace.events())
+    if (event.kind == TraceEvent::Kind::kKernel)
+      times[key_of_call(trace, event)].push_back(1e6 * (event.end_s - event.start_s));
+}
+
+// The times of all ranks, on rank 0.
+KernelTimes gather(comm::Group& ranks, const KernelTimes& mine) {
+  Ordered list = Ordered::array();
+  for (const auto& [key, us] : mine)
+    list.push_back(std::apply([&](const auto&... part) { return Ordered{part..., us}; }, key));
+  KernelTimes all;
+  for (const std::string& text : comm::all_said(ranks, list.dump(), "kernels"))
+    for (const Ordered& row : Ordered::parse(text)) {
+      std::vector<double>& us =
+          all[{row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]}];
+      for (const Ordered& time : row[8]) us.push_back(time);
+    }
+  return all;
+}
+
+}  // namespace
+
+KernelTable measure_kernels(const Recipe& recipe, const train::RankResources& resources,
+                            int64_t steps) {
+  comm::Group& ranks = resources.ranks;
+  const DType compute = nn::resolve_precision(recipe.train.precision);
+  Threads threads(resources.num_threads);
+  train::Trainer trainer(
+      recipe, compute, resources.allocator, threads, ranks,
+      train::plan_run(recipe, compute, ranks.size(), resources.num_threads, ranks.rank())
+          .step_memory);
+  trainer.initialize();
+  const RandomBatch batch(trainer);
+  for (int64_t step = 0; step < kWarmUpSteps; ++step) batch.step(trainer, step);
+  ranks.barrier("kernels").wait();
+
+  ForeignWatch watch(ranks);
+  comm::mute(ranks, true);  // nothing is in flight
+  Trace& trace = ranks.trace();
+  trace.start(kRoom);
+  KernelTimes times;
+  for (int64_t step = 0; step < steps; ++step) {
+    trace.clear();
+    batch.step(trainer, kWarmUpSteps + step);
+    ASHLAR_ASSERT(trace.num_dropped() == 0);
+    add_calls(trace, times);
+  }
+  ranks.barrier("kernels").wait();  // so that nothing that was posted ahead runs unmuted
+  trace.release();
+  comm::mute(ranks, false);
+
+  KernelTable table;
+  table.num_ranks = ranks.size();
+  table.foreign = watch.end();
+  for (const auto& [key, us] : gather(ranks, times)) {
+    const auto& [op, dtype, groups, rows, cols, depth, flop, bytes] = key;
+    const Repeats r = repeats_of(us);
+    table.rows.push_back({op,
+                          dtype,
+                          {groups, rows, cols, depth},
+                          flop,
+                          bytes,
+                          int64_t(us.size()),
+                          r.p10,
+                          r.median,
+                          r.p90});
+  }
+  std::stable_sort(table.rows.begin(), table.rows.end(), [](const auto& a, const auto& b) {
+    return double(a.calls) * a.median_us > double(b.calls) * b.median_us;
+  });
+  return table;
+}
+
+std::string to_text(const KernelTable& table) {
+  std::string text = fmt::format(
+      "{:<28} {:<5} {:>6} {:>7} {:>7} {:>7} {:>7} {:>10} {:>10} {:>10}\n", "op", "dtype", "groups",
+      "rows", "cols", "depth", "calls", "p10_us", "median_us", "p90_us");
+  for (const KernelRow& r : table.rows)
+    text +=
+        fmt::format("{:<28} {:<5} {:>6} {:>7} {:>7} {:>7} {:>7} {:>10.2f} {:>10.2f} {:>10.2f}\n",
+                    r.op, r.dtype, r.dims.groups, r.dims.rows, r.dims.cols, r.dims.depth, r.calls,
+                    r.p10_us, r.median_us, r.p90_us);
+  return text + fmt::format("# {} ranks computed; others took {:.1f} % of the cores{}{}",
+                            table.num_ranks, 100 * table.foreign.shown(),
+                            table.foreign.neighbour.empty() ? "" : ", most of it ",
+                            table.foreign.neighbour);
+}
+
+std::string to_tsv(const KernelTable& table) {
+  std::string text =
+      "op\tdtype\tgroups\trows\tcols\tdepth\tflop\tbytes\tranks\tp10_us\tmedian_us\tp90_us\tn\n";
+  for (const KernelRow& r : table.rows)
+    text += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{:.3f}\t{:.3f}\t{:.3f}\t{}\n", r.op,
+                        r.dtype, r.dims.groups, r.dims.rows, r.dims.cols, r.dims.depth, r.flop,
+                        r.bytes, table.num_ranks, r.p10_us, r.median_us, r.p90_us, r.calls);
+  return text;
+}
+
+}  // namespace ashlar::bench

@@ -1,0 +1,270 @@
+// Sessions of `ashlar bench`: every part runs and fills the profile; verdicts, resuming, budgets,
+// and the files that others read.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "ashlar/bench/machine/session.h"
+#include "ashlar/comm/agree.h"
+#include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/core/json.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ashlar::bench {
+namespace {
+
+using machine::Verdict;
+
+// Runs the session on ranks that are threads, and returns rank 0's report.
+SessionReport run_on(int num_ranks, const std::vector<PartCall>& calls, SessionOptions options,
+                     Keeping& keeping) {
+  SessionReport report;
+  Allocator allocator(Device::kCpu);
+  Log log([](std::string_view) {});
+  comm::run_ranks(num_ranks, {}, allocator, [&](comm::Group& ranks) {
+    Keeping none;
+    const bool leads = ranks.rank() == 0;
+    SessionReport mine =
+        run_session(calls, {ranks, allocator, 1, num_ranks}, options, leads ? keeping : none, log);
+    if (leads) report = std::move(mine);
+  });
+  return report;
+}
+
+SessionOptions quick_options(const std::string& directory = ".") {
+  SessionOptions options;
+  options.name = "all";
+  options.flags = " --quick";
+  options.engine = "thread";
+  options.directory = directory;
+  options.quick = true;
+  return options;
+}
+
+// A part that finds one number.
+PartCall triad_of(double gbps, int64_t left_out = 0) {
+  return {"stream", [=](const Rig& rig) {
+            Findings findings;
+            findings.profile.set("memory.triad", rig.quantity(gbps, "GB/s", 0.01));
+            findings.num_left_out = left_out;
+            findings.rows.push_back(R"({"experiment_name":"triad","value":1,"wrong":0})");
+            return findings;
+          }};
+}
+
+const ForeignShare kCalm{0.0, ""};
+
+TEST(MachineSession, EveryPartRunsAndFillsTheProfile) {
+  const testing_support::TemporaryDirectory directory;
+  std::vector<PartCall> calls;
+  for (const Part& part : parts())
+    if (part.name != "collectives" && part.name != "p2p")  // have tests of their own
+      calls.push_back({std::string(part.name), part.measure, part.least_ranks});
+  Keeping keeping;
+  int kept = 0;
+  keeping.keep = [&](const machine::Profile&) { ++kept; };
+  const SessionReport report = run_on(2, calls, quick_options(directory.path().string()), keeping);
+  EXPECT_EQ(kept, int(calls.size()));
+  for (const PartResult& part : report.parts) {
+    EXPECT_TRUE(part.findings.faults.empty()) << part.name;
+    EXPECT_FALSE(part.findings.rows.empty()) << part.name;
+    EXPECT_EQ(part.findings.num_left_out, 0) << part.name;
+  }
+  ASSERT_TRUE(keeping.profile);
+  for (const char* key : {"launch.kernel", "launch.wake_idle", "launch.wake_busy", "memory.copy",
+                          "memory.triad", "compute.achievable_fp32", "compute.sustained_fp32"})
+    EXPECT_NE(keeping.profile->find(key), nullptr) << key;
+  std::set<std::string> subjects;
+  for (const machine::RateCurve& curve : keeping.profile->rates) {
+    subjects.insert(curve.subject);
+    EXPECT_GT(curve.points.at(0).median, 0) << curve.subject;
+  }
+  for (const char* subject :
+       {"stream triad", "stream dot", "product F32 K 1024", "attention forward D 128",
+        "attention backward D 128", "norm forward", "norm backward", "adamw", "Newton-Schulz"})
+    EXPECT_TRUE(subjects.contains(subject)) << subject;
+  // The file reads back as it was written.
+  const std::string text = machine::to_toml(*keeping.profile);
+  EXPECT_EQ(machine::to_toml(machine::parse_profile(text, "machine.toml")), text);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));  // the disk's files are gone
+}
+
+TEST(MachineSession, SmokeNamesRanksAndJudgesThem) {
+  Keeping keeping;
+  const SessionReport report = run_on(3, {{"smoke", measure_smoke}}, quick_options(), keeping);
+  ASSERT_EQ(report.parts.size(), 1u);
+  const Findings& findings = report.parts[0].findings;
+  EXPECT_TRUE(findings.faults.empty());
+  ASSERT_EQ(findings.fleets.size(), 3u);  // messages, product, memory
+  for (const auto& fleet : findings.fleets) {
+    ASSERT_EQ(fleet.size(), 3u);
+    EXPECT_NE(fleet[2].name.find("rank 2 on "), std::string::npos) << fleet[2].name;
+  }
+}
+
+Findings fleet_of(std::vector<double> values) {
+  Findings findings;
+  auto& fleet = findings.fleets.emplace_back();
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    machine::Measured& m = fleet.emplace_back();
+    m.name = fmt::format("product of rank {} on n01", rank);
+    m.value = values[rank];
+    m.unit = "TFLOP/s";
+    m.cause = fmt::format("rank {} on n01 is slower than the others", rank);
+  }
+  return findings;
+}
+
+TEST(MachineSession, W3NamesTheSlowRank) {
+  for (const auto& values : {std::vector<double>{1, 1.02, 0.5, 0.99}, {0.5, 1}}) {
+    const auto judgements = judge_findings("smoke", fleet_of(values), kCalm, nullptr);
+    ASSERT_EQ(judgements.size(), values.size());
+    for (size_t rank = 0; rank < values.size(); ++rank) {
+      const bool slow = values[rank] == 0.5;
+      EXPECT_EQ(judgements[rank].verdict, slow ? Verdict::kBad : Verdict::kGood) << rank;
+      if (slow) {
+        EXPECT_EQ(judgements[rank].hint,
+                  fmt::format("rank {} on n01 is slower than the others", rank));
+      }
+    }
+    EXPECT_EQ(machine::exit_code(machine::worst_of(judgements), false), 4);
+  }
+}
+
+TEST(MachineSession, ADisturbedMachineGetsNoOtherVerdict) {
+  const auto judgements =
+      judge_findings("smoke", fleet_of({1, 1, 0.1}), {0.4, "cc1plus (process 7 on n01)"}, nullptr);
+  ASSERT_EQ(judgements.size(), 1u);
+  EXPECT_EQ(judgements[0].verdict, Verdict::kDisturbed);
+  EXPECT_NE(judgements[0].hint.find("cc1plus (process 7 on n01)"), std::string::npos);
+  EXPECT_EQ(machine::exit_code(judgements[0].verdict, false), 7);
+}
+
+TEST(MachineSession, W2JudgesByEarlierNumbersAndKeepsTheNewOnes) {
+  Keeping keeping;
+  machine::Profile file;
+  keeping.keep = [&](const machine::Profile& profile) { file = profile; };
+  EXPECT_TRUE(judge_findings("stream",
+                             run_on(2, {triad_of(20)}, quick_options(), keeping).parts[0].findings,
+                             kCalm, nullptr)
+                  .empty());
+  EXPECT_EQ(file.need("memory.triad").value, 20);
+  EXPECT_EQ(file.need("memory.triad").from, "ashlar bench stream --quick");
+  const machine::Profile earlier = file;
+  const SessionReport report = run_on(2, {triad_of(15)}, quick_options(), keeping);
+  EXPECT_EQ(file.need("memory.triad").value, 15);
+  const auto judgements = judge_findings("stream", report.parts[0].findings, kCalm, &earlier);
+  ASSERT_EQ(judgements.size(), 1u);
+  EXPECT_EQ(judgements[0].verdict, Verdict::kLow);
+  EXPECT_NE(judgements[0].expected.find("20 GB/s, measured "), std::string::npos);
+  EXPECT_NE(judgements[0].hint, "");
+  EXPECT_EQ(machine::exit_code(judgements[0].verdict, false), 0);
+  EXPECT_EQ(machine::exit_code(judgements[0].verdict, true), 3);
+}
+
+TEST(MachineSession, ResumeLeavesOutWhatIsWhole) {
+  Keeping keeping;
+  keeping.keep = [](const machine::Profile&) {};
+  SessionOptions options = quick_options();
+  EXPECT_EQ(run_on(2, {triad_of(20, 3)}, options, keeping).parts.size(), 1u);
+  EXPECT_EQ(keeping.profile->need("memory.triad").from, "ashlar bench stream --quick (stopped)");
+  options.resume = true;
+  EXPECT_EQ(run_on(2, {triad_of(20)}, options, keeping).parts.size(), 1u);
+  const SessionReport third = run_on(2, {triad_of(20)}, options, keeping);
+  EXPECT_TRUE(third.parts.empty());
+  EXPECT_EQ(third.resumed, std::vector<std::string>{"stream"});
+  options.flags = "";  // another command
+  EXPECT_EQ(run_on(2, {triad_of(20)}, options, keeping).parts.size(), 1u);
+}
+
+TEST(MachineSession, BudgetsAndRanksLeaveOutParts) {
+  Keeping keeping;
+  SessionOptions options = quick_options();
+  options.budget_s = 0.05;
+  const PartCall slow{"launch", [](const Rig& rig) {
+                        Findings findings;
+                        for (int row = 0; row < 1000; ++row) {
+                          findings.num_left_out += !rig.goes_on();
+                          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                        }
+                        return findings;
+                      }};
+  const SessionReport report =
+      run_on(2, {slow, triad_of(1), {"p2p", measure_p2p, 3}}, options, keeping);
+  ASSERT_EQ(report.parts.size(), 1u);
+  EXPECT_GT(report.parts[0].findings.num_left_out, 500);
+  EXPECT_EQ(report.not_begun, std::vector<std::string>{"stream"});
+  EXPECT_EQ(report.too_few_ranks, std::vector<std::string>{"p2p"});
+  const std::string text = closing_text(report);
+  EXPECT_NE(text.find("not begun, time was up: stream"), std::string::npos) << text;
+}
+
+TEST(MachineSession, W1JsonAndCsvHaveAllRows) {
+  Keeping keeping;
+  const SessionReport report =
+      run_on(3, {triad_of(20), {"p2p", measure_p2p}}, quick_options(), keeping);
+  const Json json = Json::parse(to_json(report));
+  for (const char* key : {"version", "start_time", "end_time", "args", "env", "config", "results",
+                          "verdicts", "verdict", "parts", "engine"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  EXPECT_EQ(json["config"]["devices"].size(), 3u);
+  for (const char* key : {"rank", "group", "pid", "hostname", "device", "device_info"})
+    EXPECT_TRUE(json["config"]["devices"][2].contains(key)) << key;
+  EXPECT_EQ(json["results"].size(), 1u + 3 * 3);
+  for (const Json& row : json["results"]) EXPECT_EQ(row["wrong"], 0);
+  const std::string csv = to_csv(report);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 10);
+  EXPECT_TRUE(csv.starts_with("experiment_name,value,wrong,bench,foreign_share")) << csv;
+}
+
+TEST(MachineSession, AnotherMachinesProfileIsRefused) {
+  machine::Profile profile = describe_machine(2);
+  require_same_machine(profile, "machine.toml");
+  profile.identity["host"] = "n99";
+  const std::string message = testing_support::message_of(
+      ErrorKind::kConfig, [&] { require_same_machine(profile, "machine.toml"); });
+  EXPECT_TRUE(message.starts_with("machine.toml is the profile of another machine: host is n99"))
+      << message;
+}
+
+// A process of ours that only computes.
+class BusyNeighbour {
+ public:
+  BusyNeighbour() : id_(fork()) {
+    if (id_ == 0)
+      for (std::atomic<uint64_t> steps{0};;) ++steps;
+  }
+  ~BusyNeighbour() {
+    kill(id_, SIGKILL);
+    waitpid(id_, nullptr, 0);
+  }
+
+ private:
+  const pid_t id_;
+};
+
+TEST(MachineSession, ABusyNeighbourShows) {
+  const BusyNeighbour neighbour;
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(2, {}, allocator, [&](comm::Group& ranks) {
+    ForeignWatch watch(ranks);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const ForeignShare foreign = watch.end();
+    ASSERT_TRUE(foreign.share);
+    EXPECT_GT(*foreign.share, machine::kMaxForeignShare);
+    EXPECT_LT(*foreign.share, 1.2);
+    EXPECT_NE(foreign.neighbour, "");
+  });
+}
+
+}  // namespace
+}  // namespace ashlar::bench
