@@ -127,6 +127,7 @@ int run_machine(const MachineFlags& flags, const std::string& name,
     options.budget_s = flags.budget_s;
     options.staging_bytes = settings.communication.staging_bytes;
     const bool leads = resources.ranks.rank() == 0;
+    if (!leads && train::engine_of(start) == "mpi") StopSignals::answer(nullptr);  // rank 0 answers
     bench::Keeping nothing;
     const bench::SessionReport report =
         bench::run_session(calls, resources, options, leads ? keeping : nothing, log);

@@ -150,9 +150,10 @@ std::string closing_text(const SessionReport& report) {
   list("not begun, time was up: ", report.not_begun);
   bool judged = false;
   for (const PartResult& part : report.parts) judged |= !part.judgements.empty();
-  text += judged ? fmt::format("verdict: {}", machine::to_string(report.verdict()))
-                 : "verdict: unknown: no earlier numbers of this machine (--profile FILE keeps "
-                   "these)";
+  text += report.parts.empty() ? "verdict: unknown: nothing was measured"
+          : judged             ? fmt::format("verdict: {}", machine::to_string(report.verdict()))
+                   : "verdict: unknown: no earlier numbers of this machine (--profile FILE "
+                     "keeps these)";
   return text;
 }
 
