@@ -14,10 +14,11 @@ namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 void embedding_rows(const EmbeddingArgs<float>& x, int64_t begin, int64_t end) {
+  const float* emb = rows_of<const float*>(x.emb);  // the next row lies anywhere: none is fetched
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t from = x.ids[size_t(t)] * x.H;
+    const float* from = emb + x.ids[size_t(t)] * x.H;
     for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-      const V row = load(x.emb, from + i, n);
+      const V row = load(from + i, n);
       if (!x.scale) return store(row, x.x, t * x.H + i, n);
       const V shifted = hn::Add(row, load(x.bias, i, n));
       store(hn::Mul(shifted, load(x.scale, i, n)), x.x, t * x.H + i, n);
@@ -27,12 +28,13 @@ void embedding_rows(const EmbeddingArgs<float>& x, int64_t begin, int64_t end) {
 
 void embedding_affine_gradient(const EmbeddingGradientArgs<float>& x, int64_t begin, int64_t end,
                                float* partial) {
+  const float* emb = rows_of<const float*>(x.emb);
   float *dscale = partial, *dbias = partial + x.H;
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t from = x.ids[size_t(t)] * x.H;
+    const float* from = emb + x.ids[size_t(t)] * x.H;
     for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
       const V dx = load(x.dx, t * x.H + i, n);
-      add_to(hn::Mul(dx, hn::Add(load(x.emb, from + i, n), load(x.bias, i, n))), dscale + i, n);
+      add_to(hn::Mul(dx, hn::Add(load(from + i, n), load(x.bias, i, n))), dscale + i, n);
       add_to(dx, dbias + i, n);  // scaled below
     });
   }
@@ -42,13 +44,15 @@ void embedding_affine_gradient(const EmbeddingGradientArgs<float>& x, int64_t be
 }
 
 void embedding_table_gradient(const EmbeddingGradientArgs<float>& x, int64_t begin, int64_t end) {
-  for (int64_t id = begin; id < end; ++id)
-    for (int32_t k = x.first_of_id[id]; k < x.first_of_id[id + 1]; ++k)
+  for (int64_t id = begin; id < end; ++id) {
+    float* to = rows_of<float*>(x.demb) + id * x.H;
+    for (int32_t k = x.first_of_id[id]; k < x.first_of_id[id + 1]; ++k) {
       for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
         const V dx = load(x.dx, x.row[k] * x.H + i, n);
-        const V add = x.scale ? hn::Mul(dx, load(x.scale, i, n)) : dx;
-        store(hn::Add(load(x.demb, id * x.H + i, n), add), x.demb, id * x.H + i, n);
+        add_to(x.scale ? hn::Mul(dx, load(x.scale, i, n)) : dx, to + i, n);
       });
+    }
+  }
 }
 
 }  // namespace
