@@ -45,9 +45,9 @@ HWY_INLINE V load_or_zero(const Z* row, int64_t i, Count n) {
   return row ? load(row + i, n) : set(0);
 }
 
-constexpr int64_t kTokensAtOnce = 4;  // that share rows, parameters and their gradients
+constexpr int64_t kConvTokens = 4;  // that share rows, parameters and their gradients
 
-// Tokens [t, t + kTokensAtOnce) of a segment that also has the two before them.
+// Tokens [t, t + kConvTokens) of a segment that also has the two before them.
 template <typename Z>
 HWY_INLINE void conv_block(const ConvArgs<float>& x, int64_t t) {
   const Z* first = z_row<Z>(x, t, 2);
@@ -60,7 +60,7 @@ HWY_INLINE void conv_block(const ConvArgs<float>& x, int64_t t) {
     const V bias = load(b0 + i, n);
     V before = load(first + stride + i, n);
     V u_before = hn::MulAdd(w.a, load(first + i, n), hn::MulAdd(w.b, before, bias));
-    for (int64_t k = 0; k < kTokensAtOnce; ++k) {
+    for (int64_t k = 0; k < kConvTokens; ++k) {
       const V now = load(first, (k + 2) * stride + i, n);
       const V u = hn::MulAdd(w.a, before, hn::MulAdd(w.b, now, bias));
       const int64_t to = 2 * ((t + k) * C + i);
@@ -87,12 +87,12 @@ void conv_row(const ConvArgs<float>& x, const ConvNeighbours& p, int64_t t) {
 void conv_rows(const ConvArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end;) {
     const ConvNeighbours p = neighbours_of(*x.sequence, t);
-    if (p.back < 2 || p.ahead < kTokensAtOnce - 1 || t + kTokensAtOnce > end) {
+    if (p.back < 2 || p.ahead < kConvTokens - 1 || t + kConvTokens > end) {
       conv_row(x, p, t++);
       continue;
     }
     x.z.dtype() == DType::kBF16 ? conv_block<bf16>(x, t) : conv_block<float>(x, t);
-    t += kTokensAtOnce;
+    t += kConvTokens;
   }
 }
 
@@ -123,7 +123,7 @@ void conv_border(const ConvGradientArgs<float>& x, const ConvNeighbours& p, int6
   });
 }
 
-// Tokens [t, t + kTokensAtOnce) of a segment that also has the one before and the two behind them.
+// Tokens [t, t + kConvTokens) of a segment that also has the one before and the two behind them.
 // Rows: those of z, columns and their gradients.
 template <typename Rows>
 HWY_INLINE void conv_gradient_block(const ConvGradientArgs<float>& x, int64_t t, float* dw0,
@@ -137,7 +137,7 @@ HWY_INLINE void conv_gradient_block(const ConvGradientArgs<float>& x, int64_t t,
     V db = load(db0 + i, n), before = load(z, (t - 1) * stride + i, n);
     Pair next = load_pairs(dcolumns, 2 * ((t + 1) * C + i), n);
     V du = hn::Add(load_pairs(dcolumns, 2 * (t * C + i), n).b, next.a);
-    for (int64_t k = t; k < t + kTokensAtOnce; ++k) {
+    for (int64_t k = t; k < t + kConvTokens; ++k) {
       const Pair later = load_pairs(dcolumns, 2 * ((k + 2) * C + i), n);
       const V du_next = hn::Add(next.b, later.a), now = load(z, k * stride + i, n);
       const V sent = hn::MulAdd(w.a, du_next, load(dz, k * dz_stride + i, n));
@@ -179,14 +179,14 @@ void conv_gradient_rows(const ConvGradientArgs<float>& x, int64_t begin, int64_t
   float *dw0 = partial, *db0 = partial + 2 * x.C;
   for (int64_t t = begin; t < end;) {
     const ConvNeighbours p = neighbours_of(*x.sequence, t);
-    if (p.back < 1 || p.ahead < kTokensAtOnce + 1 || t + kTokensAtOnce > end) {
+    if (p.back < 1 || p.ahead < kConvTokens + 1 || t + kConvTokens > end) {
       conv_gradient_row(x, p, t++, dw0, db0);
       continue;
     }
     with_element_type({x.z, x.dz, x.dcolumns}, [&](auto rows) HWY_ATTR {
       conv_gradient_block<typename decltype(rows)::type>(x, t, dw0, db0);
     });
-    t += kTokensAtOnce;
+    t += kConvTokens;
   }
 }
 

@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kTokensAtOnce = 4;  // that share loads of parameters and of their gradients
+constexpr int64_t kNormTokens = 4;  // that share loads of parameters and of their gradients
 
 const float* floats(const Cells<float>& cells) {
   return rows_of<const float*>(cells);
@@ -207,8 +207,8 @@ void rms_rows(const NormGradientArgs<float>& args, int64_t begin, int64_t end, f
                           HWY_ATTR { return load(x.h, t * x.H + i, n); };
   const auto write = [&](V dh, int64_t at, auto n) HWY_ATTR { store(dh, x.dr, at, n); };
   int64_t t = begin;
-  for (; t + kTokensAtOnce <= end; t += kTokensAtOnce)
-    norm_tokens<kTokensAtOnce>(x, t, dw, hidden, write);
+  for (; t + kNormTokens <= end; t += kNormTokens)
+    norm_tokens<kNormTokens>(x, t, dw, hidden, write);
   for (; t < end; ++t) norm_tokens<1>(x, t, dw, hidden, write);
 }
 
@@ -227,8 +227,8 @@ void plain_merge_rows(const NormGradientArgs<float>& args, int64_t begin, int64_
   };
   const auto write = [&](V dh, int64_t at, auto n) HWY_ATTR { store_summands(x, at, dh, n); };
   int64_t t = begin;
-  for (; t + kTokensAtOnce <= end; t += kTokensAtOnce)
-    norm_tokens<kTokensAtOnce>(x, t, dw, hidden, write);
+  for (; t + kNormTokens <= end; t += kNormTokens)
+    norm_tokens<kNormTokens>(x, t, dw, hidden, write);
   for (; t < end; ++t) norm_tokens<1>(x, t, dw, hidden, write);
 }
 
@@ -278,8 +278,7 @@ void merge_rows(const NormGradientArgs<float>& args, int64_t begin, int64_t end,
   float* dao = kNormed ? partial + H : partial;
   const MergeSums sums{partial, dao, dao + H, dao + 2 * H, dao + 3 * H};
   int64_t t = begin;
-  for (; t + kTokensAtOnce <= end; t += kTokensAtOnce)
-    merge_tokens<kNormed, kTokensAtOnce>(x, t, sums);
+  for (; t + kNormTokens <= end; t += kNormTokens) merge_tokens<kNormed, kNormTokens>(x, t, sums);
   for (; t < end; ++t) merge_tokens<kNormed, 1>(x, t, sums);
   for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
     const V sum = load(sums.dbo + i, n);
