@@ -135,6 +135,14 @@ ASHLAR_TILES_INLINE void add_products(const std::byte* left, int64_t row_bytes,
   amx::multiply_add<3, 5, 7>();
 }
 
+// Whether a query may see so many keys of a segment that heads are best walked one after the other.
+inline bool sees_many_keys(const AttentionArgs& call) {
+  constexpr int64_t kMany = 1024;
+  int64_t most = 0;
+  for (const Segment& key : call.keys) most = std::max<int64_t>(most, key.length);
+  return (call.shape.window > 0 ? std::min(most, call.shape.window) : most) >= kMany;
+}
+
 bool attention_has_tiles(const AttentionArgs& call);  // this call, on this machine
 void attention_forward_tiles(const AttentionArgs& call);
 void attention_backward_tiles(const AttentionArgs& call, const AttentionGradients& gradients);

@@ -75,10 +75,6 @@ struct KeyBlock {
   std::array<bool, kKeyUnits> have_sums;  // of gradients
 };
 
-// From so many queries on, heads are walked one after the other, so that what one reads again stays
-// in the second-level cache.
-constexpr int64_t kLongSpan = 1024;
-
 struct UnitRange {
   int64_t begin, end;
 };
@@ -412,7 +408,7 @@ void backward_span_tiles(const TileTask& t, const BlockRanges* ranges) {
   BackwardTiles s;
   std::fill(t.started(begin), t.started(end), false);
   t.e.enter();
-  const int64_t heads = t.span.query_end - t.span.query_begin < kLongSpan ? group : 1;
+  const int64_t heads = sees_many_keys(t.call) ? 1 : group;  // what one reads stays near
   for (int64_t h = first; h < first + group; h += heads) {
     backward_heads(t, ranges, h, h + heads, s);
     for (int64_t panel = begin; panel < end; ++panel) add_query_rows(t, h, panel, s);

@@ -432,13 +432,6 @@ ASHLAR_TILES void forward_heads(const Task& t) {
   t.e.leave();
 }
 
-// The most keys of a segment that a query may see.
-int64_t most_keys(const AttentionArgs& call) {
-  int64_t most = 0;
-  for (const Segment& key : call.keys) most = std::max<int64_t>(most, key.length);
-  return call.shape.window > 0 ? std::min(most, call.shape.window) : most;
-}
-
 }  // namespace
 
 void attention_forward_tiles(const AttentionArgs& call) {
@@ -454,8 +447,7 @@ void attention_forward_tiles(const AttentionArgs& call) {
   int64_t heads = std::min(group, kHeads);
   if (blocks * call.shape.K * ceil_div(group, heads) < 8 * call.ctx.threads->size()) heads = 1;
   const int64_t parts = ceil_div(group, heads), K = call.shape.K;
-  // Many keys: those of one head stay in the second-level cache while all blocks meet them.
-  const bool head_by_head = most_keys(call) > kTurn;
+  const bool head_by_head = sees_many_keys(call);  // those of one stay in the second-level cache
   call.ctx.threads->run(blocks * K * parts, [&](int64_t task, int) {  // late blocks see most keys
     const int64_t late = head_by_head ? task / parts % blocks : task / parts / K;
     const int64_t j = head_by_head ? task / parts / blocks : task / parts % K;
