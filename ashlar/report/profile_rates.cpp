@@ -76,7 +76,7 @@ LineChart rate_chart(std::string title, const std::vector<NamedRate>& curves) {
     }
     chart.lines.push_back(std::move(line));
   }
-  chart.x = axis_for(curves[0].curve->at_unit, at, 8);
+  chart.x = axis_for(curves[0].curve->at_unit, at, 4);
   chart.y = axis_for(curves[0].curve->unit, rates, 30);
   if (chart.y.ticks == Ticks::kDoubling) chart.y.ticks = Ticks::kDecimal;
   if (ranged)
