@@ -236,6 +236,23 @@ TEST(MachineSession, AnotherMachinesProfileIsRefused) {
       << message;
 }
 
+TEST(MachineSession, DisturbedNumbersReplaceNone) {
+  const auto number = [](double value) {
+    return machine::Quantity{value,        "us", machine::Origin::kMeasured, "ashlar bench launch",
+                             "2026-01-31", 0};
+  };
+  machine::Profile found, kept;
+  found.set("launch.wake_idle", number(9));
+  found.set("launch.wake_busy", number(90));
+  kept.set("launch.wake_idle", number(3));
+  machine::Profile calm = kept;
+  merge(found, true, kept);
+  EXPECT_EQ(kept.quantities.at("launch.wake_idle").value, 3);
+  EXPECT_EQ(kept.quantities.at("launch.wake_busy").value, 90);
+  merge(found, false, calm);
+  EXPECT_EQ(calm.quantities.at("launch.wake_idle").value, 9);
+}
+
 // A process of ours that only computes.
 class BusyNeighbour {
  public:

@@ -71,6 +71,10 @@ std::vector<Judgement> judge_ranks(const std::vector<machine::Measured>& fleet) 
   return {machine::judge(fleet[0], better), machine::judge(fleet[1], better)};
 }
 
+bool is_disturbed(const ForeignShare& foreign) {
+  return foreign.shown() > machine::kMaxForeignShare;
+}
+
 // On rank 0: judges a part's result, keeps and prints it.
 void keep_result(PartResult& result, const std::string& date, int local_ranks, Keeping& keeping) {
   if (result.findings.num_left_out > 0) mark_stopped(result.findings.profile);
@@ -81,7 +85,7 @@ void keep_result(PartResult& result, const std::string& date, int local_ranks, K
   if (keeping.keep) {
     if (!has_earlier) keeping.profile = describe_machine(local_ranks);
     keeping.profile->date = date;
-    merge(result.findings.profile, *keeping.profile);
+    merge(result.findings.profile, is_disturbed(result.foreign), *keeping.profile);
     keeping.keep(*keeping.profile);
   }
   if (keeping.print) keeping.print(result);
@@ -110,13 +114,18 @@ void merge(const Profile& from, Profile& into) {
   }
 }
 
+void merge(const Profile& from, bool disturbed, Profile& into) {
+  const Profile earlier = into;
+  merge(from, into);
+  if (disturbed) merge(earlier, into);
+}
+
 std::vector<Judgement> judge_findings(const std::string& part, const Findings& findings,
                                       const ForeignShare& foreign, const Profile* earlier) {
   std::vector<Judgement> result;
   for (const machine::Measured& fault : findings.faults)
     result.push_back(machine::judge(fault, {}));
-  const bool disturbed = foreign.shown() > machine::kMaxForeignShare;
-  if (disturbed) {
+  if (is_disturbed(foreign)) {
     machine::Measured m;
     m.name = part;
     m.foreign_share = foreign.shown();

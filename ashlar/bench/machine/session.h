@@ -76,6 +76,8 @@ std::vector<machine::Judgement> judge_findings(const std::string& part, const Fi
                                                const machine::Profile* earlier);
 // Replaces numbers and curves of `into` by those of `from`.
 void merge(const machine::Profile& from, machine::Profile& into);
+// The same, but numbers that were measured beside other programs replace none that `into` has.
+void merge(const machine::Profile& from, bool disturbed, machine::Profile& into);
 
 std::string to_text(const PartResult& result);          // table and verdicts
 std::string closing_text(const SessionReport& report);  // what was left out, and the verdict
