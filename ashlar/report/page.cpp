@@ -275,6 +275,11 @@ std::string header_of(const Page& page) {
 
 }  // namespace
 
+void add_sections(std::vector<PageSection> sections, Page& page) {
+  for (PageSection& section : sections)
+    if (!section.items.empty()) page.sections.push_back(std::move(section));
+}
+
 std::string to_html(const Page& page) {
   bool any = false;
   for (const PageSection& section : page.sections) any = any || !section.items.empty();

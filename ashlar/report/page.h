@@ -84,6 +84,9 @@ struct Page {
   std::vector<PageSection> sections;
 };
 
+// Adds the sections that have items.
+void add_sections(std::vector<PageSection> sections, Page& page);
+
 // Errors   kConfig: a page without a chart and without a table.
 std::string to_html(const Page& page);
 

@@ -321,8 +321,7 @@ Page plan_page(std::span<const PlanFile> files, const machine::Profile* machine)
   sections.push_back(work_of(classes));
   sections.push_back(traffic_of(classes));
   sections.push_back(saves_of(plans));
-  for (PageSection& section : sections)
-    if (!section.items.empty()) page.sections.push_back(std::move(section));
+  add_sections(std::move(sections), page);
   return page;
 }
 

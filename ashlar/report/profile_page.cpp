@@ -253,8 +253,7 @@ Page profile_page(std::span<const Profile> profiles) {
   sections.push_back(storage_section(profiles));
   sections.push_back(numbers_section(profiles));
   sections.push_back(calibration_section(profiles));
-  for (PageSection& section : sections)
-    if (!section.items.empty()) page.sections.push_back(std::move(section));
+  add_sections(std::move(sections), page);
   return page;
 }
 

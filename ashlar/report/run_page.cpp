@@ -338,9 +338,9 @@ Page run_page(std::span<const RecordedRun> runs) {
     for (const RecordedRun& run : runs)
       page.subtitle += (page.subtitle.empty() ? "" : ", ") + run.name;
   for (const RecordedRun& run : runs) add_facts(run, runs.size(), page);
-  for (PageSection section : {loss_section(runs), speed_section(runs), experts_section(runs),
-                              saves_section(runs), memory_section(runs), events_section(runs)})
-    if (!section.items.empty()) page.sections.push_back(std::move(section));
+  add_sections({loss_section(runs), speed_section(runs), experts_section(runs), saves_section(runs),
+                memory_section(runs), events_section(runs)},
+               page);
   for (const RecordedRun& run : runs) {
     if (run.recipe.empty()) continue;
     PageTable table{"", {"recipe.toml"}, {}, ""};

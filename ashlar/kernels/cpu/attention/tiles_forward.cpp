@@ -1,5 +1,5 @@
-// How it works.  Keys and values are packed once; then a task is a block of 64 queries, two strips,
-// of up to four heads that share them.  A head walks chunks of 256 keys:
+// How it works.  Keys and values are packed once.  Then a task takes a block of 64 queries, which
+// is two strips, in up to four heads that share keys.  Each head walks chunks of 256 keys:
 //
 //   tiles     scores = q K^T, unit by unit, into a ring of units
 //   vectors   P = exp(scale scores), as bf16, one tile after the other
