@@ -282,8 +282,9 @@ std::string machine_of(const RecordedRun& run) {
     if (event["event"] == "start") start = &event;
   for (const char* key : {"cpus", "memory_bytes", "ranks"})
     if (!start || !has(*start, key)) return "";
-  return fmt::format("{:.0f} ranks on {}: {}, {:.0f} CPUs, {}, kernels of {}",
-                     value_of(*start, "ranks"), text_of(*start, "host"), text_of(*start, "cpu"),
+  const double ranks = value_of(*start, "ranks");
+  return fmt::format("{:.0f} rank{} on {}: {}, {:.0f} CPUs, {}, kernels of {}", ranks,
+                     ranks == 1 ? "" : "s", text_of(*start, "host"), text_of(*start, "cpu"),
                      value_of(*start, "cpus"),
                      format_bytes((*start)["memory_bytes"].get<int64_t>()), text_of(*start, "isa"));
 }
