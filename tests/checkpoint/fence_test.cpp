@@ -18,7 +18,7 @@ namespace {
 // Thousands are worth a night: ASHLAR_FENCE_ROUNDS.
 int64_t fence_rounds() {
   const char* text = std::getenv("ASHLAR_FENCE_ROUNDS");
-  return text ? std::stoll(text) : 1000;
+  return text ? std::stoll(text) : 400;
 }
 
 using Attempts = std::map<int64_t, std::string>;  // by step

@@ -338,7 +338,7 @@ class Life : public Readers {
 TEST_F(Life, WhatIsReadOrPinnedStaysAndTheNewestLoads) {
   save_next();
   size_t most = 0;
-  const int64_t count = rounds_of("ASHLAR_LIFE_OPERATIONS", 10'000);
+  const int64_t count = rounds_of("ASHLAR_LIFE_OPERATIONS", 4'000);
   for (int64_t i = 0; i < count && !HasFatalFailure(); ++i) {
     SCOPED_TRACE(fmt::format("operation {}", i));
     operate();

@@ -56,11 +56,17 @@ class Mpi : public testing::Test {
   }
 };
 
+// MPI's own operations are exact where nothing rounds, and send the same bytes.
 TEST_F(Mpi, EveryOperationIsExact) {
   for (const int num_ranks : {1, 2, 3, 4}) {
-    const Result result = mpirun(num_ranks, "operations");
-    EXPECT_EQ(result.code, 0) << result.output;
-    EXPECT_EQ(count(result.output, "ranks: every operation is exact"), 1) << result.output;
+    const Result exact = mpirun(num_ranks, "operations"),
+                 native = mpirun(num_ranks, "operations --native");
+    for (const Result& result : {exact, native}) {
+      EXPECT_EQ(result.code, 0) << result.output;
+      EXPECT_EQ(count(result.output, "ranks: every operation is exact"), 1) << result.output;
+    }
+    const auto line = [](const Result& r) { return r.output.substr(r.output.find(" ranks: ")); };
+    EXPECT_EQ(line(native), line(exact));  // with the bytes sent
   }
 }
 
@@ -107,17 +113,6 @@ TEST_F(Mpi, OneFailingRankEndsAllAndIsToldOnce) {
 }
 
 // MPI's own collectives: the same operations, forms and counters; sums that round, within rounding.
-TEST_F(Mpi, NativeOperationsAreExactWhereNothingRounds) {
-  for (const int num_ranks : {1, 2, 3, 4}) {
-    const Result exact = mpirun(num_ranks, "operations"),
-                 native = mpirun(num_ranks, "operations --native");
-    EXPECT_EQ(native.code, 0) << native.output;
-    EXPECT_EQ(count(native.output, "ranks: every operation is exact"), 1) << native.output;
-    const auto line = [](const Result& r) { return r.output.substr(r.output.find(" ranks: ")); };
-    EXPECT_EQ(line(native), line(exact));  // with the bytes sent
-  }
-}
-
 TEST_F(Mpi, NativeSumsAreWithinRounding) {
   for (const int num_ranks : {2, 3, 4})
     for (const char* mode : {"near", "near --native"}) {
