@@ -6,11 +6,11 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/bench/plot.h"
 #include "ashlar/bench/random_batch.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
+#include "ashlar/report/plot.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/start.h"
 
@@ -137,14 +137,14 @@ namespace {
 template <typename Value>
 std::string plot_of(const std::vector<MemoryCase>& cases, const std::string& title,
                     const std::string& y_label, Value value) {
-  Plot plot{title, "tokens of a sequence", y_label, {}};
+  report::Plot plot{title, "tokens of a sequence", y_label, {}};
   for (const MemoryCase& c : cases) {
-    const auto is_its = [&](const Series& series) { return series.name == c.layout; };
+    const auto is_its = [&](const report::Series& series) { return series.name == c.layout; };
     auto found = std::find_if(plot.series.begin(), plot.series.end(), is_its);
     if (found == plot.series.end()) found = plot.series.insert(found, {c.layout, {}});
     found->points.emplace_back(double(c.sequence_length), value(c));
   }
-  return to_svg(plot);
+  return report::to_svg(plot);
 }
 
 }  // namespace

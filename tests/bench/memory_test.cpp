@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "ashlar/bench/plot.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::bench {
@@ -64,25 +63,6 @@ TEST(MemoryBench, TheFirstColumnIsAsWideAsTheLongestLayout) {
     EXPECT_EQ(line.size(), head.size()) << line;
     EXPECT_EQ(line.find(" 32 ") + 3, head.find("length") + 6) << line;
   }
-}
-
-TEST(Plot, PutsPointsWhereTheAxesSay) {
-  const std::string svg = to_svg(Plot{"a < b", "x", "y", {{"one", {{1024, 1}, {4096, 4}}}}});
-  EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
-  for (const char* tick : {">1K<", ">2K<", ">4K<", ">1<", ">2<", ">4<"})
-    EXPECT_EQ(count(svg, tick), 1) << tick;
-  // The first point stands at the corner of the axes, the last opposite.
-  EXPECT_NE(svg.find("points=\"80.0,400.0 620.0,50.0 \""), std::string::npos) << svg;
-}
-
-TEST(Plot, RefusesWhatALogarithmDoesNotHave) {
-  const auto message_for = [](const Series& series) {
-    return testing_support::message_of(ErrorKind::kConfig, [&] {
-      to_svg(Plot{"t", "x", "y", {series}});
-    });
-  };
-  EXPECT_EQ(message_for({"none", {}}), "a plot without points");
-  EXPECT_EQ(message_for({"one", {{0, 1}}}), "a plot of 0, which is not above 0");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace ashlar::bench {
+namespace ashlar::report {
 
 struct Series {
   std::string name;
@@ -21,4 +21,4 @@ struct Plot {
 // Errors   kConfig: no point at all, or one that is not above 0.
 std::string to_svg(const Plot& plot);
 
-}  // namespace ashlar::bench
+}  // namespace ashlar::report

@@ -1,4 +1,4 @@
-#include "ashlar/bench/plot.h"
+#include "ashlar/report/plot.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "ashlar/core/error.h"
 
-namespace ashlar::bench {
+namespace ashlar::report {
 namespace {
 
 constexpr double kLeft = 80, kRight = 620, kTop = 50, kBottom = 400;
@@ -125,4 +125,4 @@ std::string to_svg(const Plot& plot) {
   return out + "</svg>\n";
 }
 
-}  // namespace ashlar::bench
+}  // namespace ashlar::report
