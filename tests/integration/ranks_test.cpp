@@ -75,23 +75,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The process of a rank that this mpirun started; 0: none.
-pid_t process_of_rank(pid_t launcher, int rank) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    std::ifstream stat(entry.path() / "stat"), environment(entry.path() / "environ");
-    std::string text;
-    std::getline(stat, text);
-    const size_t end = text.rfind(')');  // of the name; state and parent follow
-    if (end == text.npos || text.size() < end + 4 || std::stol(text.substr(end + 4)) != launcher)
-      continue;
-    for (std::string word; std::getline(environment, word, '\0');)
-      if (word == "OMPI_COMM_WORLD_RANK=" + std::to_string(rank)) return std::stoi(name);
-  }
-  return 0;
-}
-
 struct Lost {
   int rank;    // 0 leads the saves
   int signal;  // that it gets while all ranks write a step

@@ -79,6 +79,8 @@ std::vector<std::string> run_args(const std::string& directory, int num_ranks,
                                   std::vector<std::string> more = {});
 // The launcher of so many ranks that are processes.
 std::vector<std::string> mpirun(int num_ranks);
+// The process of a rank that this mpirun started; 0: none.
+pid_t process_of_rank(pid_t launcher, int rank);
 // Losses of the same steps, the last line of each, within 1e-4.
 void expect_close(const Steps& want, const Steps& got);
 // A step is being written.
