@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,38 @@ double two_level_ceiling(const Cluster& cluster, int64_t nodes) {
   if (nodes == 1) return node_ceiling(cluster, cluster.devices);
   const double g = double(cluster.devices), n = g * double(nodes), across = double(nodes);
   return g * cluster.nic_gbps * ((n - 1) / n) / ((across - 1) / across);
+}
+
+int64_t hops(CollectiveOp op, int64_t n) {
+  switch (op) {
+    case CollectiveOp::kAllReduce:
+      return 2 * (n - 1);
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kReduceScatter:
+    case CollectiveOp::kAllToAll:
+    case CollectiveOp::kAllToAllV:
+    case CollectiveOp::kGather:
+    case CollectiveOp::kScatter:
+      return n - 1;
+    case CollectiveOp::kBroadcast:
+    case CollectiveOp::kReduce:
+    case CollectiveOp::kBarrier:
+      return std::bit_width(uint64_t(n - 1));
+    case CollectiveOp::kSendReceive:
+      break;
+  }
+  return n > 1 ? 1 : 0;
+}
+
+double latency_us(const Cluster& cluster, CollectiveOp op, int64_t nodes) {
+  const double edge_us = nodes > 1 ? std::max(cluster.link_us, cluster.nic_us) : cluster.link_us;
+  return double(hops(op, nodes * cluster.devices)) * edge_us;
+}
+
+double collective_us(const Cluster& cluster, CollectiveOp op, int64_t nodes, double bytes) {
+  const int64_t n = nodes * cluster.devices;
+  const double gbps = cluster_ceiling(cluster, op, nodes);
+  return latency_us(cluster, op, nodes) + bytes * bus_factor(op, n) / gbps * 1e-3;
 }
 
 double scatter_factor(double faults_a_sample, double page, double tokens, double bytes) {

@@ -43,6 +43,8 @@ struct Cluster {
   int64_t devices = 1;   // of a node
   double link_gbps = 0;  // mesh: of one link and direction; switch: of a device and direction
   double nic_gbps = 0;   // of the one NIC of each device, per direction
+  // The latency of a message between two devices of a node, and of one between nodes.
+  double link_us = 0, nic_us = 0;
 };
 
 // The busbw, in GB/s, that the links of one node allow a group of n of its devices.
@@ -53,6 +55,16 @@ double cluster_ceiling(const Cluster& cluster, CollectiveOp op, int64_t nodes);
 // all_reduce in two levels (reduce_scatter in the node, all_reduce across, all_gather in the node),
 // as far as the NICs limit it: it passes the flat ring's ceiling, and the node may allow less.
 double two_level_ceiling(const Cluster& cluster, int64_t nodes);
+
+// The messages of an operation on n ranks that wait for each other: a ring's 2 (n - 1) for
+// all_reduce, n - 1 where every rank gives or takes a part of each, ceil(log2 n) from or to a root
+// and for a barrier, 1 between neighbours.
+int64_t hops(CollectiveOp op, int64_t n);
+// The least time of an operation over whole nodes, however small: each hop takes as long as the
+// slowest edge that it may cross, so one node more makes every message that of a NIC.
+double latency_us(const Cluster& cluster, CollectiveOp op, int64_t nodes);
+// The time of an operation of that many bytes: its latency, and its bytes at the ceiling's rate.
+double collective_us(const Cluster& cluster, CollectiveOp op, int64_t nodes, double bytes);
 
 // Reading training data, from the appendix on storage of "Training Foundation Models on a
 // Full-Stack AMD Platform" (arXiv 2511.17127).  sigma >= 1 says how far reads are from contiguous.

@@ -7,7 +7,7 @@
 namespace ashlar::machine {
 namespace {
 
-constexpr Cluster kMi300x{NodeLinks::kMesh, 8, 64, 50};
+constexpr Cluster kMi300x{NodeLinks::kMesh, 8, 64, 50, 0, 0};
 
 TEST(BusFactor, FollowsNcclTests) {
   EXPECT_NEAR(bus_factor(CollectiveOp::kAllReduce, 8), 1.75, 1e-12);
@@ -29,6 +29,18 @@ TEST(BusFactor, PublishedExample) {
   EXPECT_NEAR(algbw * bus_factor(CollectiveOp::kAllReduce, 8), 312.9, 0.05);
 }
 
+// The table of factors, over ranks and operations.
+TEST(BusFactor, ArithmeticTo1e12) {
+  for (int64_t n = 1; n <= 1024; ++n) {
+    const long double part = (n - 1.0L) / n;
+    EXPECT_NEAR(bus_factor(CollectiveOp::kAllReduce, n), double(2 * part), 2e-12);
+    for (const CollectiveOp op :
+         {CollectiveOp::kAllGather, CollectiveOp::kReduceScatter, CollectiveOp::kAllToAll,
+          CollectiveOp::kAllToAllV, CollectiveOp::kGather, CollectiveOp::kScatter})
+      EXPECT_NEAR(bus_factor(op, n), double(part), 1e-12) << to_string(op) << n;
+  }
+}
+
 TEST(CollectiveOp, NamesAndNearest) {
   EXPECT_EQ(collective_of("all_to_allv"), CollectiveOp::kAllToAllV);
   EXPECT_NE(testing_support::message_of(ErrorKind::kConfig, [] { collective_of("allreduce"); })
@@ -39,7 +51,7 @@ TEST(CollectiveOp, NamesAndNearest) {
 TEST(Ceilings, MeshGrowsWithItsLinks) {
   const double gbps[] = {64, 128, 192, 256, 320, 384, 448};
   for (int64_t n = 2; n <= 8; ++n) EXPECT_EQ(node_ceiling(kMi300x, n), gbps[n - 2]);
-  EXPECT_EQ(node_ceiling({NodeLinks::kSwitch, 8, 450, 50}, 2), 450);
+  EXPECT_EQ(node_ceiling({NodeLinks::kSwitch, 8, 450, 50, 0, 0}, 2), 450);
 }
 
 TEST(Ceilings, Clusters) {
@@ -58,6 +70,37 @@ TEST(Ceilings, Clusters) {
 TEST(Ceilings, PublishedEfficiency) {
   EXPECT_NEAR(370 / cluster_ceiling(kMi300x, CollectiveOp::kAllReduce, 2), 0.925, 1e-3);
   EXPECT_NEAR(86.7 / cluster_ceiling(kMi300x, CollectiveOp::kAllToAll, 2), 0.925, 1e-3);
+}
+
+TEST(Latency, HopsOfEveryOperation) {
+  EXPECT_EQ(hops(CollectiveOp::kAllReduce, 8), 14);
+  EXPECT_EQ(hops(CollectiveOp::kAllGather, 8), 7);
+  EXPECT_EQ(hops(CollectiveOp::kAllToAll, 8), 7);
+  EXPECT_EQ(hops(CollectiveOp::kSendReceive, 8), 1);
+  const int64_t of_tree[] = {0, 1, 2, 2, 3, 3, 3, 3, 4};
+  for (int64_t n = 1; n <= 9; ++n) EXPECT_EQ(hops(CollectiveOp::kBroadcast, n), of_tree[n - 1]);
+  for (int op = 0; op <= int(CollectiveOp::kBarrier); ++op)
+    EXPECT_EQ(hops(CollectiveOp(op), 1), 0) << to_string(CollectiveOp(op));
+}
+
+// A latency that did not depend on the span would make both ratios of small messages 1.
+TEST(Latency, W12DoublingTheNodesChangesSmallMessages) {
+  Cluster cluster = kMi300x;
+  cluster.link_us = 2;
+  cluster.nic_us = 5;
+  const auto op = CollectiveOp::kAllReduce;
+  EXPECT_EQ(latency_us(cluster, op, 1), 14 * 2);
+  EXPECT_EQ(latency_us(cluster, op, 2), 30 * 5);  // every hop may be one across nodes
+  EXPECT_EQ(latency_us(cluster, op, 4), 62 * 5);
+  const double small = 1024, large = 64.0 * (int64_t{1} << 30);
+  const auto growth = [&](double bytes) {
+    return collective_us(cluster, op, 4, bytes) / collective_us(cluster, op, 2, bytes);
+  };
+  EXPECT_NEAR(growth(small), 62.0 / 30, 0.01);
+  EXPECT_NEAR(growth(large), bus_factor(op, 32) / bus_factor(op, 16), 0.01);
+  EXPECT_EQ(latency_us(cluster, CollectiveOp::kBroadcast, 4) -
+                latency_us(cluster, CollectiveOp::kBroadcast, 2),
+            5);  // one level of the tree
 }
 
 // The example of the paper's appendix, and its row of scattered reads.
