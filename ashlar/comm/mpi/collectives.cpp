@@ -14,6 +14,7 @@
 
 #include "ashlar/comm/group.h"
 #include "ashlar/core/clock.h"
+#include "ashlar/core/copy_bytes.h"
 
 namespace ashlar::comm {
 namespace {
@@ -101,6 +102,10 @@ Moved MpiCollectives::run(const Operation& operation, const Header& header,
       const std::lock_guard turn(engine_.turn());
       post(operation, engine_.communicator(*operation.group), rank);
     }
+    if (gathers_apart(operation, rank)) {
+      const Tensor& in = operation.in;
+      copy_bytes(place_of(operation, rank), in.data, size_t(in.bytes()));
+    }
     finish(header, world_ranks, rank);
   } catch (...) {
     wait_a_little();
@@ -154,13 +159,11 @@ void MpiCollectives::post(const Operation& op, MPI_Comm comm, int rank) {
           "MPI_Iallreduce");
     case Op::kReduceScatter:
       return reduce_chunks(op, comm, rank);
-    case Op::kAllGather: {
-      const std::byte* place = op.out.data + begins_[size_t(rank)] * size_of(op.out.dtype);
-      return check_mpi(
-          MPI_Iallgatherv(op.in.data == place ? MPI_IN_PLACE : op.in.data, length, type,
-                          op.out.data, counts_.data(), begins_.data(), type, comm, next()),
-          "MPI_Iallgatherv");
-    }
+    case Op::kAllGather:
+      if (gathers_apart(op, rank)) return gather_apart(op, comm, rank);
+      return check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, length, type, op.out.data, counts_.data(),
+                                       begins_.data(), type, comm, next()),
+                       "MPI_Iallgatherv");
     case Op::kBroadcast:
       return check_mpi(MPI_Ibcast(op.in.data, length, type, op.root, comm, next()), "MPI_Ibcast");
     case Op::kReduce:
@@ -177,6 +180,28 @@ void MpiCollectives::post(const Operation& op, MPI_Comm comm, int rank) {
       break;
   }
   ASHLAR_ASSERT(false && "goes by rounds");
+}
+
+std::byte* MpiCollectives::place_of(const Operation& op, int rank) const {
+  return op.out.data + begins_[size_t(rank)] * size_of(op.out.dtype);
+}
+
+bool MpiCollectives::gathers_apart(const Operation& op, int rank) const {
+  return op.op == Op::kAllGather && op.in.data != place_of(op, rank);
+}
+
+// Sends the input to every other rank, as an MPI_Ialltoallv with nothing for this one: Open MPI's
+// MPI_Iallgatherv would copy this rank's own chunk in line with the messages, and the caller copies
+// it while they move.
+void MpiCollectives::gather_apart(const Operation& op, MPI_Comm comm, int rank) {
+  const MPI_Datatype type = type_of(op.in.dtype);
+  receive_counts_ = counts_;
+  send_counts_.assign(counts_.size(), int(op.in.numel()));
+  receive_counts_[size_t(rank)] = send_counts_[size_t(rank)] = 0;
+  send_begins_.assign(counts_.size(), 0);
+  check_mpi(MPI_Ialltoallv(op.in.data, send_counts_.data(), send_begins_.data(), type, op.out.data,
+                           receive_counts_.data(), begins_.data(), type, comm, next()),
+            "MPI_Ialltoallv");
 }
 
 // The input of an all_to_all, or a copy of it if the operation is in place: in Open MPI 4.1

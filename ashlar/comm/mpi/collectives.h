@@ -38,6 +38,9 @@ class MpiCollectives final : public Runner {
              int rank);
   void post(const Operation& operation, MPI_Comm comm, int rank);
   void reduce_chunks(const Operation& operation, MPI_Comm comm, int rank);
+  std::byte* place_of(const Operation& operation, int rank) const;  // of its chunk in the output
+  bool gathers_apart(const Operation& operation, int rank) const;   // not in place
+  void gather_apart(const Operation& operation, MPI_Comm comm, int rank);
   const std::byte* apart(const Operation& operation);
   void lay_out_counts(const Operation& operation);
   void finish(const Header& header, std::span<const int> world_ranks, int rank);
@@ -52,6 +55,7 @@ class MpiCollectives final : public Runner {
   std::atomic<bool> interrupted_{false};
   Operation planned_;
   std::vector<int> counts_, begins_, receive_counts_, receive_begins_;
+  std::vector<int> send_counts_, send_begins_;  // of an all_gather
   std::vector<MPI_Request> requests_;
   std::vector<std::byte> copy_;  // of the input of an all_to_all in place; grows once
 };
