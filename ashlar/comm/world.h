@@ -36,7 +36,12 @@ struct Options {
   int64_t staging_bytes = int64_t{8} << 20;
   // kNative: for processes under MPI only (mpi/collectives.h).
   Collectives collectives = Collectives::kExact;
+  // A lane whose operations are native even if those of the others are exact; "": none.
+  std::string native_lane = {};
   Telling telling = {};  // reports of ranks that others wait for
+  // The kinds of error that end a world in which a rank came late, and one in which the process of
+  // a rank is gone, for programs whose exit codes tell these apart.
+  ErrorKind late = ErrorKind::kComm, lost = ErrorKind::kComm;
 };
 
 // A lane, and its number in the rank's trace.

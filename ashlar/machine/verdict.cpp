@@ -8,9 +8,9 @@
 namespace ashlar::machine {
 namespace {
 
-constexpr std::array<std::string_view, 10> kVerdictNames = {
-    "above-model", "good",      "normal",  "low",        "bad",
-    "unstable",    "disturbed", "unknown", "wrong-data", "timed-out"};
+constexpr std::array<std::string_view, kNumVerdicts> kVerdictNames = {
+    "above-model", "good",    "normal",     "low",       "bad",      "unstable",
+    "disturbed",   "unknown", "wrong-data", "timed-out", "rank-lost"};
 
 Verdict by_ratio(double ratio) {
   if (ratio > 1.05) return Verdict::kAboveModel;
@@ -74,6 +74,7 @@ std::string hint_for(Verdict verdict, const Measured& m) {
     case Verdict::kWrongData:
       return fmt::format("{} elements are wrong: memory, a link or the library", m.num_wrong);
     case Verdict::kTimedOut:
+    case Verdict::kRankLost:
       return m.cause;
     case Verdict::kGood:
     case Verdict::kNormal:
@@ -85,6 +86,8 @@ std::string hint_for(Verdict verdict, const Measured& m) {
 int seriousness(Verdict verdict) {
   switch (verdict) {
     case Verdict::kWrongData:
+      return 8;
+    case Verdict::kRankLost:
       return 7;
     case Verdict::kTimedOut:
       return 6;
@@ -124,6 +127,8 @@ int exit_code(Verdict verdict, bool strict) {
       return 6;
     case Verdict::kDisturbed:
       return 7;
+    case Verdict::kRankLost:
+      return 8;
     default:
       return 0;
   }
@@ -134,7 +139,7 @@ double cv_of_spread(double spread) {
 }
 
 Judgement judge(const Measured& m, const std::optional<Expected>& expected) {
-  Judgement result{m.name, Verdict::kUnknown, m.value, m.unit, {}, "", ""};
+  Judgement result{m.name, Verdict::kUnknown, m.value, m.unit, {}, "", "", m.rank};
   if (expected && expected->value > 0 && m.value > 0) {
     result.ratio = m.larger_is_better ? m.value / expected->value : expected->value / m.value;
     result.expected = fmt::format("{:.4g} {}, {}", expected->value, m.unit, expected->from);

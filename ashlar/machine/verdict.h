@@ -26,10 +26,13 @@ enum class Verdict {
   kUnknown,     // nothing to compare with
   kWrongData,   // an operation gave wrong results
   kTimedOut,    // a rank did not come
+  kRankLost,    // the process of a rank is gone
 };
+inline constexpr int kNumVerdicts = int(Verdict::kRankLost) + 1;
 std::string_view to_string(Verdict verdict);
 
-// 0; 3 for kLow if strict; 4 kBad; 5 kWrongData; 6 kTimedOut; 7 kDisturbed: nothing could be said.
+// 0; 3 for kLow if strict; 4 kBad; 5 kWrongData; 6 kTimedOut; 7 kDisturbed: nothing could be said;
+// 8 kRankLost.
 int exit_code(Verdict verdict, bool strict);
 
 inline constexpr double kMaxSpread = 0.10;        // coefficient of variation of a stable number
@@ -60,6 +63,7 @@ struct Measured {
   int64_t num_wrong = 0;
   bool timed_out = false;
   std::string cause;  // what the measurement found out itself, as "rank 3 of host n07 is slow"
+  int rank = -1;      // whose number it is; -1: all ranks'
 };
 
 struct Expected {
@@ -75,6 +79,7 @@ struct Judgement {
   std::optional<double> ratio;  // to the expected value, above 1 is better
   std::string expected;         // "312.9 GB/s, 7 x 64 GB/s x 0.70"
   std::string hint;             // not empty unless good or normal
+  int rank = -1;                // as Measured's
 };
 
 Judgement judge(const Measured& measured, const std::optional<Expected>& expected);
@@ -83,8 +88,8 @@ Judgement judge(const Measured& measured, const std::optional<Expected>& expecte
 // kUnknown.
 std::vector<Judgement> judge_fleet(std::span<const Measured> nodes);
 
-// The most serious of all: wrong data, then timed out, bad, low, disturbed, unstable, unknown, and
-// the rest.
+// The most serious of all: wrong data, then a lost rank, timed out, bad, low, disturbed, unstable,
+// unknown, and the rest.
 Verdict worst_of(std::span<const Judgement> judgements);
 
 }  // namespace ashlar::machine

@@ -55,6 +55,20 @@ bool is_mpi_process() {
   return variable("OMPI_COMM_WORLD_SIZE") || variable("PMIX_RANK") || variable("PMI_RANK");
 }
 
+bool runs_on_processes(const Start& start) {
+  return !start.independent && is_mpi_process();
+}
+
+// Refuses copies that a launcher started and that MPI did not join, as where it belongs to another
+// MPI.  SLURM_NTASKS may be that of an allocation in which mpirun starts fewer.
+void require_joined(int world_size) {
+  if (world_size > 1) return;
+  const bool by_mpirun = variable("OMPI_COMM_WORLD_SIZE") != nullptr;
+  comm::check_launch(world_size, [&](const char* name) -> const char* {
+    return by_mpirun && name == std::string_view("SLURM_NTASKS") ? nullptr : variable(name);
+  });
+}
+
 // The number of the run's processes on this machine, from the variables of the launcher: Open
 // MPI's, MPICH's, Slurm's ("4(x2)").
 int local_processes() {
@@ -67,7 +81,7 @@ int local_processes() {
 }  // namespace
 
 std::string_view engine_of(const Start& start) {
-  if (is_mpi_process()) return "mpi";
+  if (runs_on_processes(start)) return "mpi";
   return start.num_ranks == 1 ? "self" : "thread";
 }
 
@@ -80,7 +94,7 @@ void check_ranks(const Recipe& recipe, int num_ranks) {
 
 void start_ranks(const Recipe& recipe, const Start& start,
                  const std::function<void(const RankResources& resources)>& body) {
-  const bool processes = is_mpi_process();
+  const bool processes = runs_on_processes(start);
   if (!processes) {  // checks before anything is allocated for each rank
     comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
     check_ranks(recipe, start.num_ranks);
@@ -94,9 +108,9 @@ void start_ranks(const Recipe& recipe, const Start& start,
 
 void start_ranks(const RankSettings& settings, const Start& start,
                  const std::function<void(const RankResources& resources)>& body) {
-  const bool processes = is_mpi_process();
+  const bool processes = runs_on_processes(start);
   const int local_ranks = processes ? local_processes() : start.num_ranks;
-  if (!processes)
+  if (!processes && !start.independent)
     comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
   std::vector<std::unique_ptr<Allocator>> allocators;  // one for each rank of this process
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
@@ -113,6 +127,7 @@ void start_ranks(const RankSettings& settings, const Start& start,
     return comm::run_mpi(
         settings.communication, *allocators[0],
         [&](comm::Group& ranks) {
+          require_joined(ranks.size());
           require_one_program(ranks);
           run_rank(ranks, *allocators[0]);
         },
@@ -141,7 +156,7 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
         checkpoint::rewind(files, checkpoint_root(recipe), *start.from_step, start.supersede, log);
     });
     const Outcome ended = run_training(recipe, files, leads ? log : silent, signals, resources);
-    if (leads || is_mpi_process()) outcome = ended;
+    if (leads || runs_on_processes(start)) outcome = ended;
   });
   return outcome;
 }

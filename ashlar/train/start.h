@@ -21,6 +21,7 @@ struct Start {
   // passes them to its log.
   std::function<void(std::string_view line)> tell = nullptr;
   StartTiming* timing = nullptr;  // told of the parts of the start; logged after the first step
+  bool independent = false;       // this process is a run by itself, whatever launcher started it
 };
 
 // "self", "thread" or "mpi".

@@ -21,10 +21,15 @@
 //              it does not.
 #include "ashlar/comm/mpi/engine.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "ashlar/comm/mpi/collectives.h"
@@ -54,7 +59,7 @@ int tag_of(std::string_view lane) {
 // since it may only have waited for the other.
 bool before(const Failure& a, const Failure& b) {
   const auto rank_of = [](const Failure& f) {
-    return std::pair(f.exit_code == int(ErrorKind::kComm), f.rank);
+    return std::pair(f.exit_code == int(ErrorKind::kComm) || !f.awaits.empty(), f.rank);
   };
   return rank_of(a) < rank_of(b);
 }
@@ -71,6 +76,23 @@ void add(void* in, void* inout, int* length, MPI_Datatype*) {
       to[i] = T(from[i] + to[i]);
 }
 
+std::string host_of_process() {
+  char host[MPI_MAX_PROCESSOR_NAME] = "";
+  int length = 0;
+  MPI_Get_processor_name(host, &length);
+  return host;
+}
+
+// Whether no process of this host has that id, or it has ended and its parent does not know yet.
+bool is_gone(pid_t id) {
+  if (kill(id, 0) != 0) return errno == ESRCH;
+  std::ifstream file(fmt::format("/proc/{}/stat", id));
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(") ");
+  return name_end != stat.npos && stat.compare(name_end + 2, 1, "Z") == 0;
+}
+
 constexpr MPI_User_function* kSums[] = {add<bf16>, add<uint8_t>, add<uint16_t>, add<uint32_t>,
                                         add<uint64_t>};
 
@@ -85,13 +107,23 @@ void check_mpi(int code, const char* call) {
 }
 
 MpiEngine::MpiEngine(const Options& options, Report report)
-    : collectives_(options.collectives), telling_(options.telling), report_(std::move(report)) {
+    : collectives_(options.collectives),
+      native_lane_(options.native_lane),
+      telling_(options.telling),
+      late_(options.late),
+      lost_(options.lost),
+      report_(std::move(report)) {
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
   for (size_t i = 0; i < sums_.size(); ++i)
     check_mpi(MPI_Op_create(kSums[i], 1, &sums_[i]), "MPI_Op_create");
+  const Process mine{fnv1a64(host_of_process()), getpid()};
+  processes_.resize(size_t(size_));
+  check_mpi(
+      MPI_Allgather(&mine, sizeof mine, MPI_BYTE, processes_.data(), sizeof mine, MPI_BYTE, comm_),
+      "MPI_Allgather");
   listen();
 }
 
@@ -114,7 +146,7 @@ std::unique_ptr<Transport> MpiEngine::transport(std::string_view lane) {
 
 std::unique_ptr<Executor> MpiEngine::executor(std::string_view lane, FailureState& failure_state,
                                               Buffer staging, double timeout_s) {
-  if (collectives_ == Collectives::kExact)
+  if (collectives_ == Collectives::kExact && (native_lane_.empty() || lane != native_lane_))
     return Engine::executor(lane, failure_state, std::move(staging), timeout_s);
   return std::make_unique<OperationQueue>(
       failure_state,
@@ -160,12 +192,25 @@ void MpiEngine::require_going_on(bool interrupted,
   if (hear() && !announced_) {
     if (!waiting_ && !failure_.awaits.empty())
       if (const std::optional<LateError> late = waiting()) {
-        waiting_ = failure_of(rank_, std::make_exception_ptr(*late));
+        waiting_ = own_failure(std::make_exception_ptr(*late));
         answer();
       }
     fail_because(failure_);
   }
   ASHLAR_REQUIRE(!interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
+}
+
+Failure MpiEngine::own_failure(const std::exception_ptr& error) const {
+  Failure failure = failure_of(rank_, error);
+  if (failure.awaits.empty()) return failure;
+  failure.exit_code = int(late_);
+  for (const int rank : failure.awaits) {
+    const Process& process = processes_[size_t(rank)];
+    if (process.host != processes_[size_t(rank_)].host || !is_gone(pid_t(process.id))) continue;
+    failure.exit_code = int(lost_);
+    failure.message += fmt::format("; rank {} has ended: process {} is gone", rank, process.id);
+  }
+  return failure;
 }
 
 void MpiEngine::listen() {
@@ -219,7 +264,7 @@ void MpiEngine::send(const Notice& notice, int rank) {
 void MpiEngine::fail(const std::exception_ptr& error) {
   const std::lock_guard turn(turn_);
   try {
-    const Failure own = failure_of(rank_, error);
+    const Failure own = own_failure(error);
     if (hear()) {  // another Notice came first, or this rank has announced before
       if (!announced_ && !waiting_ && !own.awaits.empty()) waiting_ = own;
       return answer();
@@ -231,7 +276,7 @@ void MpiEngine::fail(const std::exception_ptr& error) {
       if (other != rank_) send(told_, other);
   } catch (const Error&) {
     // MPI itself is broken: the others notice by their own errors and deadlines.
-    if (failure_.rank < 0) failure_ = failure_of(rank_, error);
+    if (failure_.rank < 0) failure_ = own_failure(error);
     announced_ = true;
   }
 }
@@ -255,11 +300,8 @@ void MpiEngine::choose() {
 }
 
 void MpiEngine::report_cause() {
-  char host[MPI_MAX_PROCESSOR_NAME] = "";
-  int length = 0;
-  MPI_Get_processor_name(host, &length);
   const Failure& cause = cause_of(failure_, others_);
-  const std::string where = cause.rank == rank_ ? fmt::format(", host {}", host)
+  const std::string where = cause.rank == rank_ ? fmt::format(", host {}", host_of_process())
                                                 : fmt::format(", told by rank {}", rank_);
   report_(size_ == 1 ? cause.message
                      : fmt::format("{} [rank {} of {}{}]", cause.message, cause.rank, size_, where),

@@ -84,6 +84,13 @@ class MpiEngine final : public Engine {
     char message[1800];
   };
   static Notice notice_of(const Failure& failure, bool is_answer);
+  struct Process {
+    uint64_t host;  // a hash of its name
+    int64_t id;
+  };
+  // A failure of this rank.  A time-out names the ranks whose processes are gone, where this rank
+  // can see it.
+  Failure own_failure(const std::exception_ptr& error) const;
   void send(const Notice& notice, int rank);
   void answer();
   void choose();  // the failure to report; all ranks choose the same
@@ -93,7 +100,9 @@ class MpiEngine final : public Engine {
   void listen();
 
   const Collectives collectives_;
+  const std::string native_lane_;
   const Telling telling_;
+  const ErrorKind late_, lost_;
   const Report report_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::map<std::pair<std::string, uint64_t>, MPI_Comm> communicators_;  // by lane and group
@@ -101,8 +110,9 @@ class MpiEngine final : public Engine {
   std::array<MPI_Op, 5> sums_{};  // bf16; integers of 1, 2, 4, 8 bytes
   int rank_ = 0, size_ = 1;
   Turn turn_;
-  std::vector<int> tags_;    // the first of each lane
-  Notice heard_{}, told_{};  // from others; to others
+  std::vector<Process> processes_;  // by rank
+  std::vector<int> tags_;           // the first of each lane
+  Notice heard_{}, told_{};         // from others; to others
   MPI_Request listening_ = MPI_REQUEST_NULL;
   Failure failure_;         // the failure to report: see `before`; rank -1: none
   bool announced_ = false;  // this rank has sent its own to the others

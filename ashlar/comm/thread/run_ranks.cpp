@@ -353,9 +353,8 @@ void run_ranks(int num_ranks, const Options& options,
   for (std::thread& thread : threads) thread.join();
   if (!shared.first) return;
   const Failure& cause = cause_of(shared.failure, shared.others);
-  if (cause.rank == shared.failure.rank) rethrow_from(cause.rank, num_ranks, shared.first);
-  rethrow_from(cause.rank, num_ranks,
-               std::make_exception_ptr(Error(ErrorKind::kComm, cause.message)));
+  if (cause.awaits.empty()) rethrow_from(cause.rank, num_ranks, shared.first);
+  rethrow_from(cause.rank, num_ranks, std::make_exception_ptr(Error(options.late, cause.message)));
 }
 
 }  // namespace ashlar::comm
