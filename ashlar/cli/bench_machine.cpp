@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "ashlar/bench/machine/collectives.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/signals.h"
@@ -12,8 +13,6 @@
 
 namespace ashlar::cli {
 namespace {
-
-constexpr int kTimedOut = 6;  // as machine::exit_code says
 
 void check_flags(const MachineFlags& flags) {
   constexpr double kMost_s = 1e6;
@@ -39,6 +38,11 @@ std::string flags_text(const MachineFlags& flags, int num_ranks) {
   return text;
 }
 
+// The kind of an error that ends the command with the code of a verdict.
+ErrorKind kind_of(machine::Verdict verdict) {
+  return ErrorKind(machine::exit_code(verdict, false));
+}
+
 bench::Keeping keeping_of(const MachineFlags& flags, FileSystem& files) {
   bench::Keeping keeping;
   if (!flags.profile.empty()) {
@@ -55,11 +59,20 @@ bench::Keeping keeping_of(const MachineFlags& flags, FileSystem& files) {
   return keeping;
 }
 
+std::string lines_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += name + "\n";
+  return text;
+}
+
 // On rank 0.
 void write_report(const MachineFlags& flags, const bench::SessionReport& report, Outputs& outputs) {
   if (!flags.json.empty() && flags.json != "-")
     outputs.write(flags.json, bench::to_json(report) + "\n");
   if (!flags.csv.empty()) outputs.write(flags.csv, bench::to_csv(report));
+  const bench::NodeLists nodes = bench::node_lists(report.hosts, report.judgements());
+  if (!flags.passing.empty()) outputs.write(flags.passing, lines_of(nodes.passing));
+  if (!flags.failing.empty()) outputs.write(flags.failing, lines_of(nodes.failing));
   outputs.publish();
   if (flags.json == "-")
     print_json(bench::to_json(report));
@@ -75,6 +88,10 @@ void add_session(CLI::App& group, CommandAction& action, const std::string& name
   if (std::any_of(calls.begin(), calls.end(), [](const auto& c) { return c.name == "storage"; }))
     sub->add_option("--dir", flags->directory, "a directory on the disk to measure")
         ->capture_default_str();
+  if (name == "smoke") {
+    sub->add_option("--passing", flags->passing, "write the hosts that passed, one a line");
+    sub->add_option("--failing", flags->failing, "write the hosts that failed, one a line");
+  }
   sub->callback([flags, name, calls, &action] {
     action = [flags, name, calls](Log& log) { return run_machine(*flags, name, calls, log); };
   });
@@ -94,6 +111,8 @@ void add_machine_flags(CLI::App& app, MachineFlags& flags) {
   app.add_option("--profile", flags.profile,
                  "compare with the earlier numbers in this file, and put the new ones in");
   app.add_flag("--resume", flags.resume, "leave out what the profile has of this command");
+  app.add_flag("--allow-independent", flags.independent,
+               "measure this process alone, though a launcher started several");
   app.add_flag("--strict", flags.strict, "exit code 3 if a verdict is low");
   app.add_option("--timeout", flags.timeout_s, "seconds to wait for a rank")->capture_default_str();
   app.add_option("--budget", flags.budget_s, "seconds after which no row begins; 0: none")
@@ -106,15 +125,20 @@ int run_machine(const MachineFlags& flags, const std::string& name,
   check_flags(flags);
   const auto files = posix_files();
   const std::string json_file = flags.json == "-" ? "" : flags.json;
-  Outputs outputs(*files, {json_file, flags.csv}, {flags.profile}, flags.existing);
+  Outputs outputs(*files, {json_file, flags.csv, flags.passing, flags.failing}, {flags.profile},
+                  flags.existing);
   bench::Keeping keeping = keeping_of(flags, *files);
   const StopSignals signals;
   StopSignals::answer("prints what it has and stops");
-  const train::Start start{flags.ranks, print_error};
+  train::Start start{flags.ranks, print_error};
+  start.independent = flags.independent;
   train::RankSettings settings;
   settings.threads = flags.threads;
   settings.communication.timeout_s = flags.timeout_s;
+  settings.communication.late = kind_of(machine::Verdict::kTimedOut);
+  settings.communication.lost = kind_of(machine::Verdict::kRankLost);
   if (flags.native) settings.communication.collectives = comm::Collectives::kNative;
+  if (flags.native_beside) settings.communication.native_lane = bench::kNativeLane;
   int code = 0;
   const auto measure = [&](const train::RankResources& resources) {
     bench::SessionOptions options;
@@ -123,6 +147,7 @@ int run_machine(const MachineFlags& flags, const std::string& name,
     options.engine = std::string(train::engine_of(start)) + (flags.native ? "-native" : "");
     options.directory = flags.directory;
     options.quick = flags.quick;
+    options.cycles = flags.cycles;
     options.resume = flags.resume;
     options.budget_s = flags.budget_s;
     options.staging_bytes = settings.communication.staging_bytes;
@@ -143,9 +168,8 @@ int run_machine(const MachineFlags& flags, const std::string& name,
   try {
     train::start_ranks(settings, start, measure);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kComm) throw;
-    print_error(error.what());
-    return kTimedOut;
+    if (error.kind() != ErrorKind::kLaunch) throw;
+    ASHLAR_FAIL(kLaunch, "{}, or pass --allow-independent", error.what());
   }
   return code;
 }

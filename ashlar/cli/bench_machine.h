@@ -14,9 +14,12 @@ namespace ashlar::cli {
 struct MachineFlags {
   int ranks = 1;
   int64_t threads = 0;
-  bool native = false, quick = false, resume = false, strict = false;
+  bool native = false, quick = false, resume = false, strict = false, independent = false;
   double timeout_s = 30, budget_s = 0;
+  int64_t cycles = 1;          // 0: until stopped
+  bool native_beside = false;  // MPI's own collectives beside exact ones
   std::string json, csv, profile, directory = ".";
+  std::string passing, failing;  // files of hosts
   Existing existing;
 };
 void add_machine_flags(CLI::App& app, MachineFlags& flags);

@@ -38,7 +38,7 @@ bool CollectiveCase::has_root(CollectiveOp op) {
 }
 
 CollectiveCase::CollectiveCase(Allocator& allocator, comm::Group& group, CollectiveOp op,
-                               DType dtype, int64_t bytes, bool in_place, int root)
+                               DType dtype, int64_t bytes, bool in_place, int root, int64_t offset)
     : group_(group), op_(op), in_place_(in_place), root_(root % group.size()) {
   constexpr int64_t kPartBytes = 16;
   const int n = group.size(), me = group.rank();
@@ -51,8 +51,10 @@ CollectiveCase::CollectiveCase(Allocator& allocator, comm::Group& group, Collect
     bytes_ = count_ * size_of(dtype);
   }
   const int64_t whole = std::max<int64_t>(has_parts(op) ? n * count_ : count_, 1);
-  in_ = make_tensor(allocator, dtype, {whole}, Tag::kInput);
-  out_ = make_tensor(allocator, dtype, {whole}, Tag::kInput);
+  owned_in_ = make_tensor(allocator, dtype, {offset + whole}, Tag::kInput);
+  owned_out_ = make_tensor(allocator, dtype, {offset + whole}, Tag::kInput);
+  in_ = owned_in_.tensor.slice(offset, offset + whole);
+  out_ = owned_out_.tensor.slice(offset, offset + whole);
   for (int peer = 0; op == kAllToAllV && peer < n; ++peer) {
     send_counts_.push_back(part_of(me, peer));
     receive_counts_.push_back(part_of(peer, me));
@@ -60,14 +62,13 @@ CollectiveCase::CollectiveCase(Allocator& allocator, comm::Group& group, Collect
     bytes_ = peer == 0 ? 0 : bytes_;
     bytes_ = std::max(bytes_, begin_of(peer, n) * size_of(dtype));
   }
-  const Tensor first = slot(in_.tensor, 0), first_out = slot(out_.tensor, 0);
+  const Tensor first = slot(in_, 0), first_out = slot(out_, 0);
   if (op == kGather) {
     sends_ = {{root_, first}};
     for (int peer = 0; me == root_ && peer < n; ++peer)
-      receives_.push_back({peer, slot(out_.tensor, peer)});
+      receives_.push_back({peer, slot(out_, peer)});
   } else if (op == kScatter) {
-    for (int peer = 0; me == root_ && peer < n; ++peer)
-      sends_.push_back({peer, slot(in_.tensor, peer)});
+    for (int peer = 0; me == root_ && peer < n; ++peer) sends_.push_back({peer, slot(in_, peer)});
     receives_ = {{root_, first_out}};
   } else if (op == kSendReceive) {  // to the next rank of a ring
     sends_ = {{(me + 1) % n, first}};
@@ -94,56 +95,55 @@ void CollectiveCase::fill(uint64_t seed) {
   if (op_ == kBarrier) return;
   const ExactData data{seed, group_.size()}, other{seed + 1000, group_.size()};
   const int me = group_.rank();
-  other.fill(out_.tensor, me);
+  other.fill(out_, me);
   if (op_ == kAllGather) {
-    data.fill(in_place_ ? slot(out_.tensor, me) : slot(in_.tensor, 0), me);
+    data.fill(in_place_ ? slot(out_, me) : slot(in_, 0), me);
   } else if (op_ == kBroadcast) {
-    data.fill(in_.tensor, root_);
-    if (me != root_) other.fill(in_.tensor, me);
+    data.fill(in_, root_);
+    if (me != root_) other.fill(in_, me);
   } else {
-    data.fill(in_.tensor, me);
+    data.fill(in_, me);
   }
 }
 
-void CollectiveCase::run() {
-  const Tensor &in = in_.tensor, &out = out_.tensor;
+comm::Work CollectiveCase::start() {
+  const Tensor &in = in_, &out = out_;
   const int me = group_.rank();
   constexpr std::string_view kLabel = "measured";
   switch (op_) {
     case kAllReduce:
-      return group_.all_reduce(in, in_place_ ? in : out, kLabel).wait();
+      return group_.all_reduce(in, in_place_ ? in : out, kLabel);
     case kReduceScatter:
-      return group_.reduce_scatter(in, in_place_ ? slot(in, me) : slot(out, 0), kLabel).wait();
+      return group_.reduce_scatter(in, in_place_ ? slot(in, me) : slot(out, 0), kLabel);
     case kAllGather:
-      return group_.all_gather(in_place_ ? slot(out, me) : slot(in, 0), out, kLabel).wait();
+      return group_.all_gather(in_place_ ? slot(out, me) : slot(in, 0), out, kLabel);
     case kBroadcast:
-      return group_.broadcast(in, root_, kLabel).wait();
+      return group_.broadcast(in, root_, kLabel);
     case kReduce:
-      return group_.reduce(in, in_place_ ? in : out, root_, kLabel).wait();
+      return group_.reduce(in, in_place_ ? in : out, root_, kLabel);
     case kAllToAll:
-      return group_.all_to_all(in, in_place_ ? in : out, kLabel).wait();
+      return group_.all_to_all(in, in_place_ ? in : out, kLabel);
     case kAllToAllV: {
       const auto sum = [](const std::vector<int64_t>& counts) {
         return std::accumulate(counts.begin(), counts.end(), int64_t{0});
       };
-      return group_
-          .all_to_all(in.slice(0, sum(send_counts_)), out.slice(0, sum(receive_counts_)), kLabel,
-                      send_counts_, receive_counts_)
-          .wait();
+      return group_.all_to_all(in.slice(0, sum(send_counts_)), out.slice(0, sum(receive_counts_)),
+                               kLabel, send_counts_, receive_counts_);
     }
     case kGather:
     case kScatter:
     case kSendReceive:
-      return group_.send_receive(sends_, receives_, kLabel).wait();
+      return group_.send_receive(sends_, receives_, kLabel);
     case kBarrier:
-      return group_.barrier(kLabel).wait();
+      break;
   }
+  return group_.barrier(kLabel);
 }
 
 int64_t CollectiveCase::num_wrong(uint64_t seed) const {
   const ExactData data{seed, group_.size()};
   const int n = group_.size(), me = group_.rank();
-  const Tensor& result = in_place_ && op_ != kAllGather ? in_.tensor : out_.tensor;
+  const Tensor& result = in_place_ && op_ != kAllGather ? in_ : out_;
   int64_t wrong = 0;
   switch (op_) {
     case kAllReduce:

@@ -16,11 +16,13 @@ class CollectiveCase {
   static bool has_root(machine::CollectiveOp op);
 
   // bytes: of the whole array, from which equal parts of the ranks are rounded down to 16 bytes.
+  // offset: elements by which the tensors begin behind aligned memory.
   CollectiveCase(Allocator& allocator, comm::Group& group, machine::CollectiveOp op, DType dtype,
-                 int64_t bytes, bool in_place, int root);
+                 int64_t bytes, bool in_place, int root, int64_t offset = 0);
 
-  void fill(uint64_t seed);                // inputs; outputs get other data
-  void run();                              // calls the operation and waits for it
+  void fill(uint64_t seed);       // inputs; outputs get other data
+  void run() { start().wait(); }  // calls the operation and waits for it
+  comm::Work start();
   int64_t num_wrong(uint64_t seed) const;  // of this rank's elements, after one run of the fill
 
   machine::CollectiveOp op() const { return op_; }
@@ -39,7 +41,8 @@ class CollectiveCase {
   const bool in_place_;
   const int root_;
   int64_t bytes_ = 0, count_ = 0;
-  OwnedTensor in_, out_;
+  OwnedTensor owned_in_, owned_out_;
+  Tensor in_, out_;
   std::vector<int64_t> send_counts_, receive_counts_;
   std::vector<comm::Transfer> sends_, receives_;
 };

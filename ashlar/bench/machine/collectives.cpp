@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "ashlar/bench/machine/collective_case.h"
 #include "ashlar/bench/machine/collective_data.h"
+#include "ashlar/bench/machine/collective_engines.h"
+#include "ashlar/bench/machine/collective_timing.h"
 #include "ashlar/comm/agree.h"
-#include "ashlar/core/clock.h"
 #include "ashlar/train/machine.h"
 
 namespace ashlar::bench {
@@ -43,56 +45,6 @@ std::vector<int> colors_of(const GroupShape& shape, const std::vector<int>& node
   return colors;
 }
 
-// The number of every rank's node, in the order of their first ranks.
-std::vector<int> nodes_of(comm::Group& ranks) {
-  std::vector<std::string> seen;
-  std::vector<int> nodes;
-  for (const std::string& host : comm::all_said(ranks, train::host_name(), "hosts")) {
-    const auto found = std::find(seen.begin(), seen.end(), host);
-    nodes.push_back(int(found - seen.begin()));
-    if (found == seen.end()) seen.push_back(host);
-  }
-  return nodes;
-}
-
-int64_t iterations_of(const Rig& rig, const CollectiveOptions& options, int64_t bytes,
-                      double warm_s) {
-  if (options.iterations > 0) return options.iterations;
-  const double seconds = rig.quick ? 0.02 : 0.2;
-  const int64_t least = bytes < 65536 ? (rig.quick ? 20 : 100) : (rig.quick ? 5 : 20);
-  const auto wanted = int64_t(seconds / std::max(warm_s, 1e-7));
-  return std::clamp<int64_t>(wanted, least, rig.quick ? 100 : 1000);
-}
-
-// Measures one form of one row on a group that takes part.
-CollectiveTime time_case(const Rig& rig, const CollectiveOptions& options, CollectiveCase& c) {
-  CollectiveTime result;
-  for (int64_t check = 0; check < options.checks; ++check) {
-    c.fill(uint64_t(check) + 1);
-    c.run();
-    result.num_wrong += c.num_wrong(uint64_t(check) + 1);
-  }
-  c.fill(1);
-  const auto start = Clock::now();
-  for (int64_t i = 0; i < options.warm_up; ++i) c.run();
-  const double warm_s = seconds_since(start) / double(std::max<int64_t>(options.warm_up, 1));
-  const int64_t iterations =
-      comm::from_leader(c.group(), iterations_of(rig, options, c.bytes(), warm_s), "iterations");
-  std::vector<double> us;
-  us.reserve(size_t(iterations));
-  c.group().barrier("measured").wait();
-  for (int64_t i = 0; i < iterations; ++i) {
-    const auto begin = Clock::now();
-    c.run();
-    us.push_back(us_since(begin));
-  }
-  result.times_us = slowest_of_ranks(c.group(), std::move(us));
-  result.us = repeats_of(result.times_us);
-  result.algbw = double(c.bytes()) / result.us.median * 1e-3;
-  result.busbw = result.algbw * machine::bus_factor(c.op(), c.group().size());
-  return result;
-}
-
 std::vector<int64_t> sizes_of(const Rig& rig, const CollectiveOptions& options, CollectiveOp op) {
   if (op == CollectiveOp::kBarrier) return {0};
   const int64_t most = options.max_bytes > 0 ? options.max_bytes
@@ -113,30 +65,88 @@ std::vector<CollectiveOp> usual_ops(bool quick) {
           kReduce,    kGather,    kScatter,       kSendReceive, kBarrier};
 }
 
-// One row; on ranks outside of the running groups it only waits.
-CollectiveRow measure_row(const Rig& rig, const CollectiveOptions& options, comm::Group* group,
-                          CollectiveOp op, DType dtype, int64_t bytes, int64_t group_size) {
-  CollectiveRow row;
-  row.op = op;
-  row.dtype = dtype;
-  int64_t wrong[2] = {};
+// The operation of a row.
+struct RowKey {
+  CollectiveOp op;
+  DType dtype;
+  int64_t bytes;
+  int root;
+};
+
+// Both forms of a row on a group that takes part.
+void measure_forms(const CollectiveOptions& options, bool quick, Allocator& allocator,
+                   comm::Group& group, const RowKey& key, CollectiveRow& row) {
   for (const bool in_place : {false, true}) {
-    if (!CollectiveCase::exists(op, in_place)) continue;
-    CollectiveTime time;
-    if (group) {
-      CollectiveCase c(rig.allocator, *group, op, dtype, bytes, in_place, options.root);
-      time = time_case(rig, options, c);
-      row.bytes = c.bytes();
-      row.count = c.count();
-      wrong[in_place] = time.num_wrong;
-    }
-    (in_place ? row.in_place : row.out_of_place) = std::move(time);
+    if (!CollectiveCase::exists(key.op, in_place)) continue;
+    CollectiveCase c(allocator, group, key.op, key.dtype, key.bytes, in_place, key.root);
+    (in_place ? row.in_place : row.out_of_place) = time_case(options, quick, c);
+    row.bytes = c.bytes();
+    row.count = c.count();
   }
-  comm::add_up(rig.ranks, wrong, "wrong");
+}
+
+// The wrong elements of all ranks, in both forms.
+void add_up_wrong(comm::Group& ranks, CollectiveRow& row) {
+  int64_t wrong[2] = {};
+  for (const bool in_place : {false, true})
+    if (const auto& time = in_place ? row.in_place : row.out_of_place)
+      wrong[in_place] = time->num_wrong;
+  comm::add_up(ranks, wrong, "wrong");
   if (row.out_of_place) row.out_of_place->num_wrong = wrong[0];
   if (row.in_place) row.in_place->num_wrong = wrong[1];
-  if (CollectiveCase::has_root(op)) row.root = options.root % int(group_size);
+}
+
+// One row; on ranks outside of the running groups it only waits.
+CollectiveRow measure_row(const Rig& rig, const CollectiveOptions& options,
+                          const EngineOfGroup& engine, const RowKey& key, int64_t group_size) {
+  CollectiveRow row;
+  row.engine = engine.name;
+  row.op = key.op;
+  row.dtype = key.dtype;
+  if (engine.group)
+    measure_forms(options, rig.quick, rig.allocator, *engine.group, key, row);
+  else if (engine.kind == CollectiveEngine::kThread)
+    on_threads(rig, [&](comm::Group& group) {
+      CollectiveRow mine;
+      measure_forms(options, rig.quick, rig.allocator, group, key, mine);
+      add_up_wrong(group, mine);
+      if (group.rank() != 0) return;
+      row = std::move(mine);
+      row.engine = engine.name;
+      row.op = key.op;
+      row.dtype = key.dtype;
+    });
+  if (engine.group || engine.kind != CollectiveEngine::kThread) add_up_wrong(rig.ranks, row);
+  if (CollectiveCase::has_root(key.op)) row.root = key.root % int(group_size);
   return row;
+}
+
+std::vector<int> roots_of(const CollectiveOptions& options, CollectiveOp op, int64_t group_size) {
+  if (options.root >= 0 || !CollectiveCase::has_root(op)) return {std::max(options.root, 0)};
+  std::vector<int> roots(static_cast<size_t>(group_size));
+  std::iota(roots.begin(), roots.end(), 0);
+  return roots;
+}
+
+// All rows, in the order of the table.
+std::vector<RowKey> keys_of_rows(const Rig& rig, const CollectiveOptions& options,
+                                 int64_t group_size) {
+  const std::vector<DType> dtypes = !options.dtypes.empty() ? options.dtypes
+                                    : rig.quick             ? std::vector{DType::kF32}
+                                                : std::vector{DType::kF32, DType::kBF16};
+  for (const DType dtype : dtypes)
+    ASHLAR_REQUIRE(has_exact_data(dtype), kConfig,
+                   "--dtype has {}; expected float, bfloat16, double, int32 or uint8",
+                   name_of(dtype));
+  std::vector<RowKey> keys;
+  for (const CollectiveOp op : options.ops.empty() ? usual_ops(rig.quick) : options.ops)
+    for (const DType dtype : dtypes) {
+      if (op == CollectiveOp::kBarrier && dtype != dtypes[0]) continue;
+      for (const int root : roots_of(options, op, group_size))
+        for (const int64_t bytes : sizes_of(rig, options, op))
+          keys.push_back({op, dtype, bytes, root});
+    }
+  return keys;
 }
 
 }  // namespace
@@ -181,10 +191,22 @@ GroupShape parse_shape(std::string_view text) {
   ASHLAR_FAIL(kConfig, "--shape is {}; expected all, node, rail, pairs, stride:N or block:N", text);
 }
 
+std::vector<int> nodes_of(const std::vector<std::string>& hosts) {
+  std::vector<std::string> seen;
+  std::vector<int> nodes;
+  for (const std::string& host : hosts) {
+    const auto found = std::find(seen.begin(), seen.end(), host);
+    nodes.push_back(int(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(host);
+  }
+  return nodes;
+}
+
 CollectiveReport measure_collectives(const Rig& rig, const CollectiveOptions& options) {
   ASHLAR_REQUIRE(rig.ranks.size() > 1, kConfig,
                  "collectives of one rank; expected 2 ranks or more (--ranks, or mpirun)");
-  const std::vector<int> colors = colors_of(options.shape, nodes_of(rig.ranks));
+  const std::vector<int> colors =
+      colors_of(options.shape, nodes_of(comm::all_said(rig.ranks, train::host_name(), "hosts")));
   CollectiveReport report;
   report.group_size = std::count(colors.begin(), colors.end(), colors[0]);
   for (const int color : colors)
@@ -194,28 +216,19 @@ CollectiveReport measure_collectives(const Rig& rig, const CollectiveOptions& op
         options.shape.text(), report.group_size, std::count(colors.begin(), colors.end(), color),
         colors.size());
   report.num_groups = options.alone ? 1 : int64_t(colors.size()) / report.group_size;
-  const auto group = rig.ranks.split("measured", [&](int rank) {
+  const auto key_of = [&](int rank) {
     return comm::SplitKey{options.alone && colors[size_t(rank)] > 0 ? -1 : colors[size_t(rank)],
                           rank};
-  });
-  const std::vector<DType> dtypes = !options.dtypes.empty() ? options.dtypes
-                                    : rig.quick             ? std::vector{DType::kF32}
-                                                : std::vector{DType::kF32, DType::kBF16};
-  for (const DType dtype : dtypes)
-    ASHLAR_REQUIRE(has_exact_data(dtype), kConfig,
-                   "--dtype has {}; expected float, bfloat16, double, int32 or uint8",
-                   name_of(dtype));
-  for (const CollectiveOp op : options.ops.empty() ? usual_ops(rig.quick) : options.ops)
-    for (const DType dtype : dtypes) {
-      if (op == CollectiveOp::kBarrier && dtype != dtypes[0]) continue;
-      for (const int64_t bytes : sizes_of(rig, options, op)) {
-        if (report.num_left_out > 0 || !rig.goes_on()) {
-          ++report.num_left_out;
-          continue;
-        }
-        report.rows.push_back(
-            measure_row(rig, options, group.get(), op, dtype, bytes, report.group_size));
+  };
+  const std::vector<RowKey> keys = keys_of_rows(rig, options, report.group_size);
+  const std::vector<EngineOfGroup> engines = engines_of(rig, options, key_of);
+  for (const RowKey& key : keys)
+    for (const EngineOfGroup& engine : engines) {
+      if (report.num_left_out > 0 || !rig.goes_on()) {
+        ++report.num_left_out;
+        continue;
       }
+      report.rows.push_back(measure_row(rig, options, engine, key, report.group_size));
     }
   return report;
 }

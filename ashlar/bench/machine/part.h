@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,9 +53,11 @@ struct Findings {
   std::vector<machine::Measured> faults;  // wrong results
   // Numbers that every rank has of its own, to be judged by their median: a slow rank stands out.
   std::vector<std::vector<machine::Measured>> fleets;
-  std::vector<std::string> rows;  // JSON objects
-  std::string text;               // a table for people
-  int64_t num_left_out = 0;       // rows, when time was up
+  std::vector<machine::Judgement> judged;    // by the part itself
+  std::optional<machine::Judgement> demand;  // of the command, whatever else ran meanwhile
+  std::vector<std::string> rows;             // JSON objects
+  std::string text;                          // a table for people
+  int64_t num_left_out = 0;                  // rows, when time was up
 };
 
 struct Part {

@@ -7,12 +7,14 @@
 #include "ashlar/core/clock.h"
 #include "ashlar/core/signals.h"
 #include "ashlar/machine/compare.h"
+#include "ashlar/train/machine.h"
 
 namespace ashlar::bench {
 namespace {
 
 using machine::Judgement;
 using machine::Profile;
+using machine::Verdict;
 
 // The time that is left, on which all ranks agree.
 class Pace {
@@ -93,11 +95,39 @@ void keep_result(PartResult& result, const std::string& date, int local_ranks, K
 
 }  // namespace
 
-machine::Verdict SessionReport::verdict() const {
+std::vector<Judgement> SessionReport::judgements() const {
   std::vector<Judgement> all;
   for (const PartResult& part : parts)
     all.insert(all.end(), part.judgements.begin(), part.judgements.end());
-  return machine::worst_of(all);
+  return all;
+}
+
+machine::Verdict SessionReport::verdict() const {
+  return machine::worst_of(judgements());
+}
+
+NodeLists node_lists(const std::vector<std::string>& hosts,
+                     std::span<const machine::Judgement> judgements) {
+  NodeLists lists;
+  const auto has = [&](Verdict verdict, const std::string* host) {
+    return std::any_of(judgements.begin(), judgements.end(), [&](const Judgement& j) {
+      return j.verdict == verdict && (!host || j.rank < 0 || hosts[size_t(j.rank)] == *host);
+    });
+  };
+  lists.judged = std::any_of(judgements.begin(), judgements.end(),
+                             [](const Judgement& j) { return j.rank >= 0; });
+  const bool disturbed = has(Verdict::kDisturbed, nullptr);
+  for (const std::string& host : hosts) {
+    const bool fails =
+        has(Verdict::kWrongData, &host) ||
+        std::any_of(judgements.begin(), judgements.end(), [&](const Judgement& j) {
+          return j.verdict == Verdict::kBad && j.rank >= 0 && hosts[size_t(j.rank)] == host;
+        });
+    if (!fails && (disturbed || !lists.judged)) continue;
+    std::vector<std::string>& list = fails ? lists.failing : lists.passing;
+    if (std::find(list.begin(), list.end(), host) == list.end()) list.push_back(host);
+  }
+  return lists;
 }
 
 void merge(const Profile& from, Profile& into) {
@@ -125,6 +155,7 @@ std::vector<Judgement> judge_findings(const std::string& part, const Findings& f
   std::vector<Judgement> result;
   for (const machine::Measured& fault : findings.faults)
     result.push_back(machine::judge(fault, {}));
+  if (findings.demand) result.push_back(*findings.demand);
   if (is_disturbed(foreign)) {
     machine::Measured m;
     m.name = part;
@@ -133,6 +164,7 @@ std::vector<Judgement> judge_findings(const std::string& part, const Findings& f
     result.push_back(machine::judge(m, {}));
     return result;  // no number of it says anything
   }
+  result.insert(result.end(), findings.judged.begin(), findings.judged.end());
   for (const std::vector<machine::Measured>& fleet : findings.fleets)
     for (Judgement& judgement : judge_ranks(fleet)) result.push_back(std::move(judgement));
   if (earlier)
@@ -152,21 +184,17 @@ SessionReport run_session(std::span<const PartCall> calls, const train::RankReso
   report.command = fmt::format("ashlar bench {}{}", options.name, options.flags);
   const std::string date = report.start_time.substr(0, 10);
   const bool leads = ranks.rank() == 0;
-  for (const PartCall& call : calls) {
-    if (ranks.size() < call.least_ranks) {
-      report.too_few_ranks.push_back(call.name);
-      continue;
-    }
+  const auto run_part = [&](const PartCall& call, int64_t cycle) {
     const std::string command = fmt::format("ashlar bench {}{}", call.name, options.flags);
-    const bool has_it =
-        leads && options.resume && keeping.profile && has_result_of(*keeping.profile, command);
+    const bool has_it = leads && options.resume && cycle == 1 && keeping.profile &&
+                        has_result_of(*keeping.profile, command);
     if (comm::from_leader(ranks, has_it, "resume") != 0) {
       report.resumed.push_back(call.name);
-      continue;
+      return;
     }
     if (!pace.goes_on()) {
-      report.not_begun.push_back(call.name);
-      continue;
+      if (cycle == 1) report.not_begun.push_back(call.name);
+      return;
     }
     std::optional<Progress> progress;
     if (leads) progress.emplace(log, call.name, 0, "rows");
@@ -180,14 +208,23 @@ SessionReport run_session(std::span<const PartCall> calls, const train::RankReso
     };
     const auto start = Clock::now();
     ForeignWatch watch(ranks);
-    PartResult result{call.name, call.measure(rig), {}, {}, 0};
+    PartResult result{call.name, call.measure(rig), {}, {}, 0, options.cycles == 1 ? 0 : cycle};
     result.foreign = watch.end();
     result.seconds = seconds_since(start);
     progress.reset();
     if (leads) keep_result(result, date, resources.local_ranks, keeping);
     report.parts.push_back(std::move(result));
+  };
+  for (int64_t cycle = 1; options.cycles == 0 || cycle <= options.cycles; ++cycle) {
+    if (cycle > 1 && !pace.goes_on()) break;
+    for (const PartCall& call : calls)
+      if (ranks.size() >= call.least_ranks)
+        run_part(call, cycle);
+      else if (cycle == 1)
+        report.too_few_ranks.push_back(call.name);
   }
   report.devices = comm::all_said(ranks, device_json(resources), "devices");
+  report.hosts = comm::all_said(ranks, train::host_name(), "hosts");
   report.end_time = checkpoint::utc_now();
   return report;
 }

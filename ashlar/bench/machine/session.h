@@ -27,6 +27,7 @@ struct SessionOptions {
   std::string engine = "self";  // "self", "thread", "mpi", "mpi-native"
   std::string directory = ".";  // on the disk to measure
   bool quick = false, resume = false;
+  int64_t cycles = 1;   // how often the parts run; 0: until time is up
   double budget_s = 0;  // 0: none; no row begins after it
   int64_t staging_bytes = 0;
 };
@@ -37,6 +38,7 @@ struct PartResult {
   ForeignShare foreign;
   std::vector<machine::Judgement> judgements;
   double seconds = 0;
+  int64_t cycle = 0;  // with several, from 1
 };
 
 struct SessionReport {
@@ -45,10 +47,22 @@ struct SessionReport {
   std::vector<std::string> devices;  // JSON objects, one a rank
   std::vector<PartResult> parts;
   std::vector<std::string> too_few_ranks;
-  std::vector<std::string> resumed;    // parts that the profile had already
-  std::vector<std::string> not_begun;  // when time was up
+  std::vector<std::string> resumed;                    // parts that the profile had already
+  std::vector<std::string> not_begun;                  // when time was up
+  std::vector<std::string> hosts;                      // by rank
+  std::vector<machine::Judgement> judgements() const;  // of all parts
   machine::Verdict verdict() const;
 };
+
+// The hosts that a script may use, and those that it should leave out: hosts of a bad rank, of the
+// second rank of a bad link, or of a rank with wrong data (all hosts, if the rank is not known).
+struct NodeLists {
+  bool judged = false;                        // ranks were compared with each other
+  std::vector<std::string> passing, failing;  // in the order of ranks
+};
+// A pure function.  On a disturbed machine no node passes.
+NodeLists node_lists(const std::vector<std::string>& hosts,
+                     std::span<const machine::Judgement> judgements);
 
 // The state that rank 0 keeps between parts.
 struct Keeping {

@@ -36,6 +36,7 @@ Ordered as_json(const Judgement& j) {
   json["ratio"] = j.ratio ? Ordered(*j.ratio) : Ordered(nullptr);
   json["expected"] = j.expected;
   json["hint"] = j.hint;
+  if (j.rank >= 0) json["rank"] = j.rank;
   return json;
 }
 
@@ -106,7 +107,7 @@ std::string judgement_json(const Judgement& judgement) {
 
 std::string judgements_text(std::span<const Judgement> judgements) {
   std::string text;
-  std::array<int64_t, size_t(Verdict::kTimedOut) + 1> counts{};
+  std::array<int64_t, machine::kNumVerdicts> counts{};
   for (const Judgement& j : judgements) {
     ++counts[size_t(j.verdict)];
     if (is_fine(j.verdict)) continue;
@@ -124,7 +125,8 @@ std::string judgements_text(std::span<const Judgement> judgements) {
 }
 
 std::string to_text(const PartResult& result) {
-  std::string text = result.findings.text;
+  std::string text = result.cycle > 0 ? fmt::format("# cycle {}\n", result.cycle) : "";
+  text += result.findings.text;
   text += result.foreign.share
               ? fmt::format("# others took {:.1f} % of the cores{}{}; {:.1f} s\n",
                             100 * *result.foreign.share,
@@ -148,6 +150,9 @@ std::string closing_text(const SessionReport& report) {
   list("left out, for they need more ranks: ", report.too_few_ranks);
   list("already in the profile: ", report.resumed);
   list("not begun, time was up: ", report.not_begun);
+  const NodeLists nodes = node_lists(report.hosts, report.judgements());
+  if (nodes.judged) list("passing nodes: ", nodes.passing);
+  list("failing nodes: ", nodes.failing);
   bool judged = false;
   for (const PartResult& part : report.parts) judged |= !part.judgements.empty();
   text += report.parts.empty() ? "verdict: unknown: nothing was measured"
@@ -166,6 +171,7 @@ Ordered results_of(const SessionReport& report) {
     for (const std::string& row : part.findings.rows) {
       Ordered json = Ordered::parse(row);
       json["bench"] = part.name;
+      if (part.cycle > 0) json["cycle"] = part.cycle;
       json["foreign_share"] = share_json(part.foreign);
       results.push_back(std::move(json));
     }
@@ -225,6 +231,7 @@ std::string to_json(const SessionReport& report) {
                      {"neighbour", part.foreign.neighbour},
                      {"rows_left_out", part.findings.num_left_out}});
   }
+  const NodeLists nodes = node_lists(report.hosts, report.judgements());
   Ordered arguments = Ordered::array();
   for (const std::string& word : split(report.command, ' ')) arguments.push_back(word);
   const Ordered json{{"version", "ashlar-bench-1"},
@@ -237,6 +244,8 @@ std::string to_json(const SessionReport& report) {
                      {"parts", parts},
                      {"results", results_of(report)},
                      {"verdicts", verdicts},
+                     {"passing_nodes", nodes.passing},
+                     {"failing_nodes", nodes.failing},
                      {"verdict", machine::to_string(report.verdict())}};
   return one_line(json);
 }
