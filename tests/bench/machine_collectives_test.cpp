@@ -5,7 +5,9 @@
 #include <set>
 
 #include "ashlar/bench/machine/collective_case.h"
+#include "ashlar/bench/machine/collective_timing.h"
 #include "ashlar/bench/machine/collectives.h"
+#include "ashlar/bench/machine/pair_times.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/json.h"
 #include "tests/support/errors.h"
@@ -17,6 +19,12 @@ using machine::CollectiveOp;
 using testing_support::message_of;
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kU8};
 
+constexpr CollectiveOp kMoving[] = {CollectiveOp::kAllReduce,     CollectiveOp::kAllGather,
+                                    CollectiveOp::kReduceScatter, CollectiveOp::kAllToAll,
+                                    CollectiveOp::kAllToAllV,     CollectiveOp::kBroadcast,
+                                    CollectiveOp::kReduce,        CollectiveOp::kGather,
+                                    CollectiveOp::kScatter,       CollectiveOp::kSendReceive};
+
 // Every rank's body with a rig of its own.
 void on_ranks(int num_ranks, const std::function<void(const Rig& rig)>& body) {
   Allocator allocator(Device::kCpu);
@@ -26,6 +34,15 @@ void on_ranks(int num_ranks, const std::function<void(const Rig& rig)>& body) {
     rig.quick = true;
     body(rig);
   });
+}
+
+CollectiveTime time_of(double us, double gbps, int64_t num_wrong) {
+  CollectiveTime time;
+  time.us = time.slowest = {us, us, us, 0};
+  time.times_us = {us};
+  time.algbw = time.busbw = gbps;
+  time.num_wrong = num_wrong;
+  return time;
 }
 
 CollectiveOptions tiny_options() {
@@ -42,11 +59,7 @@ TEST(MachineCollectives, EveryOperationTypeAndNumberOfRanksIsExact) {
   for (const int num_ranks : {2, 3, 4, 5, 8}) {
     CollectiveOptions options = tiny_options();
     options.dtypes.assign(std::begin(kTypes), std::end(kTypes));
-    options.ops = {CollectiveOp::kAllReduce,     CollectiveOp::kAllGather,
-                   CollectiveOp::kReduceScatter, CollectiveOp::kAllToAll,
-                   CollectiveOp::kAllToAllV,     CollectiveOp::kBroadcast,
-                   CollectiveOp::kReduce,        CollectiveOp::kGather,
-                   CollectiveOp::kScatter,       CollectiveOp::kSendReceive};
+    options.ops.assign(std::begin(kMoving), std::end(kMoving));
     options.root = num_ranks - 1;
     on_ranks(num_ranks, [&](const Rig& rig) {
       const CollectiveReport report = measure_collectives(rig, options);
@@ -56,6 +69,47 @@ TEST(MachineCollectives, EveryOperationTypeAndNumberOfRanksIsExact) {
                                       << " " << row.bytes << " on " << num_ranks;
     });
   }
+}
+
+// Tensors that begin 1 or 3 elements behind aligned memory, counts that no power of two divides,
+// and a group of one, which nothing leaves.
+TEST(MachineCollectives, UnalignedTensorsAndOneRankAreExact) {
+  Allocator allocator(Device::kCpu);
+  for (const int num_ranks : {1, 2, 3, 4, 5, 8})
+    comm::run_ranks(num_ranks, {}, allocator, [&](comm::Group& ranks) {
+      for (const CollectiveOp op : kMoving)
+        for (const DType dtype : kTypes)
+          for (const bool in_place : {false, true})
+            for (const int64_t offset : {1, 3}) {
+              if (!CollectiveCase::exists(op, in_place)) continue;
+              CollectiveCase c(allocator, ranks, op, dtype, 1000 + 16 * 7, in_place, num_ranks - 1,
+                               offset);
+              c.fill(9);
+              c.run();
+              EXPECT_EQ(c.num_wrong(9), 0) << machine::to_string(op) << " " << name_of(dtype)
+                                           << " on " << num_ranks << " in place " << in_place;
+            }
+    });
+}
+
+TEST(MachineCollectives, EverySingleBitOfASumThatIsWrongCounts) {
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(3, {}, allocator, [&](comm::Group& ranks) {
+    for (const DType dtype : kTypes) {
+      const ExactData data{5, 3};
+      const OwnedTensor owned = make_tensor(allocator, dtype, {17}, Tag::kInput);
+      const Tensor& sum = owned.tensor;
+      data.fill(sum, ranks.rank());
+      ranks.all_reduce(sum, sum, "sum").wait();
+      ASSERT_EQ(data.num_wrong_sums(sum), 0);
+      for (int64_t byte = 0; byte < sum.bytes(); ++byte)
+        for (int bit = 0; bit < 8; ++bit) {
+          sum.data[byte] ^= std::byte(1 << bit);
+          EXPECT_EQ(data.num_wrong_sums(sum), 1) << name_of(dtype);
+          sum.data[byte] ^= std::byte(1 << bit);
+        }
+    }
+  });
 }
 
 TEST(MachineCollectives, EverySingleBitThatIsWrongCounts) {
@@ -105,7 +159,7 @@ TEST(MachineCollectives, WrongElementsBecomeAVerdict) {
   CollectiveRow& row = report.rows.emplace_back();
   row.bytes = 1024;
   row.count = 256;
-  row.out_of_place = CollectiveTime{{1, 1, 1, 0}, {1}, 1, 1, 3};
+  row.out_of_place = time_of(1, 1, 3);
   on_ranks(1, [&](const Rig& rig) {
     const Findings findings = findings_of(report, rig, {});
     ASSERT_EQ(findings.faults.size(), 1u);
@@ -127,6 +181,114 @@ TEST(MachineCollectives, BandwidthsFollowSizesTimesAndFactors) {
         EXPECT_EQ(time->times_us.size(), 2u);
       }
   });
+}
+
+// Ranks' times as nccl-tests' -a takes them.
+TEST(MachineCollectives, TimesOfRanksByEveryRule) {
+  const std::vector<double> by_rank = {1, 5, 2, 3, 6, 4};  // of three ranks
+  const auto of = [&](OfRanks rule) { return times_of_ranks(by_rank, 3, rule); };
+  EXPECT_EQ(of(OfRanks::kFirst), (std::vector<double>{1, 5}));
+  EXPECT_EQ(of(OfRanks::kAverage), (std::vector<double>{3, 4}));
+  EXPECT_EQ(of(OfRanks::kLeast), (std::vector<double>{1, 3}));
+  EXPECT_EQ(of(OfRanks::kLargest), (std::vector<double>{6, 5}));
+}
+
+TEST(MachineCollectives, AggregatesSkipsAndTellsIterations) {
+  CollectiveOptions options = tiny_options();
+  options.ops = {CollectiveOp::kAllReduce, CollectiveOp::kBroadcast};
+  options.aggregate = 70;  // more than a queue holds
+  options.max_bytes = 64;
+  options.iterations = 9;
+  options.skip = 4;
+  options.root = -1;
+  on_ranks(3, [&](const Rig& rig) {
+    CollectiveOptions mine = options;
+    for (const bool told : {false, true}) {
+      mine.per_iteration = mine.cpu_time = told;
+      const CollectiveReport report = measure_collectives(rig, mine);
+      EXPECT_EQ(report.rows.size(), 1u + 3);  // every root of broadcast in turn
+      for (const CollectiveRow& row : report.rows) {
+        EXPECT_EQ(row.best_known().times_us.size(), 5u);
+        EXPECT_EQ(row.best_known().most_of_rank_us.size(), 3u);
+        EXPECT_GT(row.best_known().cpu_us, 0);
+        EXPECT_LE(row.best_known().cpu_us, row.best_known().slowest.p90);
+        EXPECT_GE(row.best_known().slowest.median, row.best_known().us.median);
+      }
+      const Findings findings = findings_of(report, rig, mine);
+      if (!rig.leads()) continue;
+      EXPECT_EQ(findings.text.find("i_p99") != std::string::npos, told);
+      EXPECT_EQ(findings.profile.collectives.size(), 2u);
+      const Json row = Json::parse(findings.rows[0]);
+      EXPECT_EQ(row["actual_iterations"], 5);
+      EXPECT_EQ(row.contains("out_of_place_per_iter"), told);
+      const CollectiveTime& time = *report.rows[0].out_of_place;
+      EXPECT_EQ(row["out_of_place"]["time"], told ? time.cpu_us : time.us.median);
+      if (!told) continue;
+      for (const char* key : {"min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us",
+                              "stdev_us", "cv_pct", "times_us", "per_process_max_times_us"})
+        EXPECT_TRUE(row["in_place_per_iter"].contains(key)) << key;
+    }
+  });
+  options.skip = 9;
+  EXPECT_EQ(
+      message_of(ErrorKind::kConfig,
+                 [&] { on_ranks(2, [&](const Rig& rig) { measure_collectives(rig, options); }); })
+          .substr(0, 55),
+      "--skip is 9 but a row has 9 iterations; expected fewer ");
+}
+
+// Two engines' rows of a size, beside each other.
+TEST(MachineCollectives, EnginesStandSideBySide) {
+  CollectiveReport report;
+  report.group_size = 2;
+  report.num_groups = 1;
+  for (const int64_t bytes : {1024, 4096})
+    for (const char* engine : {"mpi", "mpi-native"}) {
+      CollectiveRow& row = report.rows.emplace_back();
+      row.engine = engine;
+      row.bytes = bytes;
+      const double us = (engine == std::string("mpi") ? 10 : 4) * double(bytes) / 1024;
+      row.out_of_place = row.in_place = time_of(us, 1, 0);
+    }
+  CollectiveOptions options;
+  options.engines = {CollectiveEngine::kExact, CollectiveEngine::kNative};
+  on_ranks(1, [&](const Rig& rig) {
+    const Findings findings = findings_of(report, rig, options);
+    EXPECT_NE(findings.text.find("engine mpi, mpi-native;"), std::string::npos) << findings.text;
+    EXPECT_NE(findings.text.find(" mpi-native  0.40\n"), std::string::npos) << findings.text;
+    const Json row = Json::parse(findings.rows[3]);
+    EXPECT_EQ(row["engine"], "mpi-native");
+    EXPECT_EQ(row["size"], 4096);
+    EXPECT_DOUBLE_EQ(row["time_over_first_engine"].get<double>(), 0.4);
+    ASSERT_EQ(findings.profile.collectives.size(), 2u);
+    EXPECT_EQ(findings.profile.collectives[1].engine, "mpi-native");
+    EXPECT_EQ(findings.profile.collectives[1].points.size(), 2u);
+  });
+  options.shape = parse_shape("block:2");
+  options.engines = {CollectiveEngine::kNative};
+  EXPECT_TRUE(message_of(ErrorKind::kConfig, [&] {
+                on_ranks(2, [&](const Rig& rig) { measure_collectives(rig, options); });
+              }).starts_with("--engines has exact or native, which are MPI's"));
+}
+
+TEST(MachineCollectives, TheAverageBandwidthIsDemanded) {
+  CollectiveReport report;
+  report.group_size = 2;
+  report.num_groups = 1;
+  CollectiveRow& row = report.rows.emplace_back();
+  row.bytes = 1024;
+  row.out_of_place = time_of(1, 9.1, 0);
+  CollectiveOptions options;
+  for (const double wanted : {10.0, 10.2}) {  // 0.9 of them are 9 and 9.18
+    options.min_busbw = wanted;
+    on_ranks(1, [&](const Rig& rig) {
+      const Findings findings = findings_of(report, rig, options);
+      const bool enough = wanted == 10;
+      ASSERT_TRUE(findings.demand);
+      EXPECT_EQ(machine::exit_code(findings.demand->verdict, false), enough ? 0 : 4);
+      EXPECT_NE(findings.text.find(enough ? ": 9.1 OK\n" : ": 9.1 FAILED\n"), std::string::npos);
+    });
+  }
 }
 
 TEST(MachineCollectives, GroupsOfEveryShape) {
@@ -172,6 +334,19 @@ TEST(MachineCollectives, PairsMeetOnceAndCarryTheirData) {
       EXPECT_EQ(int64_t(pairs.size()), num_ranks * (num_ranks - 1) / 2);
       EXPECT_NE(findings.profile.find("topology.link_latency"), nullptr);
       EXPECT_EQ(findings.profile.collectives.at(0).points.size(), 3u);
+    });
+}
+
+// As with more than 8 ranks: the pairs of a round run at once.
+TEST(MachineCollectives, PairsOfARoundRunAtOnce) {
+  for (const int num_ranks : {9, 10})
+    on_ranks(num_ranks, [&](const Rig& rig) {
+      for (const PairRound& round : rounds_of_pairs(num_ranks))
+        for (const PairTime& time : time_pairs(rig, round, 64)) {
+          EXPECT_EQ(time.num_wrong, 0);
+          EXPECT_EQ(time.one_way_us.size(), 30u);
+          EXPECT_GT(time.one_way_us[0], 0);
+        }
     });
 }
 

@@ -104,7 +104,9 @@ TEST(MachineSession, SmokeNamesRanksAndJudgesThem) {
   ASSERT_EQ(report.parts.size(), 1u);
   const Findings& findings = report.parts[0].findings;
   EXPECT_TRUE(findings.faults.empty());
-  ASSERT_EQ(findings.fleets.size(), 3u);  // messages, product, memory
+  ASSERT_EQ(findings.fleets.size(), 2u);  // product, memory
+  EXPECT_LE(findings.judged.size(), 3u);  // messages of every rank, unless noise hides one
+  EXPECT_NE(findings.text.find("messages between"), std::string::npos) << findings.text;
   for (const auto& fleet : findings.fleets) {
     ASSERT_EQ(fleet.size(), 3u);
     EXPECT_NE(fleet[2].name.find("rank 2 on "), std::string::npos) << fleet[2].name;
@@ -138,6 +140,60 @@ TEST(MachineSession, W3NamesTheSlowRank) {
     }
     EXPECT_EQ(machine::exit_code(machine::worst_of(judgements), false), 4);
   }
+}
+
+machine::Judgement judgement_of_rank(int rank, Verdict verdict) {
+  machine::Judgement j;
+  j.verdict = verdict;
+  j.rank = rank;
+  return j;
+}
+
+TEST(MachineSession, W3ListsNodesThatPassAndFail) {
+  const std::vector<std::string> hosts = {"n01", "n01", "n02", "n02", "n03", "n03"};
+  const auto lists = [&](const std::vector<machine::Judgement>& judgements) {
+    return node_lists(hosts, judgements);
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_FALSE(lists({}).judged);
+  EXPECT_TRUE(lists({}).passing.empty());
+  const auto good = judgement_of_rank(0, Verdict::kGood), low = judgement_of_rank(1, Verdict::kLow),
+             bad = judgement_of_rank(3, Verdict::kBad);
+  EXPECT_EQ(lists({good, low}).passing, (Names{"n01", "n02", "n03"}));
+  EXPECT_EQ(lists({good, bad}).passing, (Names{"n01", "n03"}));
+  EXPECT_EQ(lists({good, bad}).failing, Names{"n02"});
+  EXPECT_EQ(lists({good, judgement_of_rank(4, Verdict::kWrongData)}).failing, Names{"n03"});
+  // Nobody knows which rank made a sum wrong, and a disturbed machine says nothing.
+  EXPECT_EQ(lists({judgement_of_rank(-1, Verdict::kWrongData)}).failing.size(), 3u);
+  EXPECT_TRUE(lists({good, judgement_of_rank(-1, Verdict::kDisturbed)}).passing.empty());
+  // A number of all ranks, such as one that is lower than last time, is no node's fault.
+  EXPECT_TRUE(lists({good, judgement_of_rank(-1, Verdict::kBad)}).failing.empty());
+}
+
+TEST(MachineSession, CyclesRepeatTheParts) {
+  Keeping keeping;
+  SessionOptions options = quick_options();
+  options.cycles = 3;
+  const SessionReport report = run_on(2, {triad_of(20), {"p2p", measure_p2p, 3}}, options, keeping);
+  ASSERT_EQ(report.parts.size(), 3u);
+  EXPECT_EQ(report.parts[2].cycle, 3);
+  EXPECT_EQ(report.too_few_ranks, std::vector<std::string>{"p2p"});
+  EXPECT_EQ(Json::parse(to_json(report))["results"][2]["cycle"], 3);
+  options.cycles = 0;  // until time is up
+  options.budget_s = 0.05;
+  EXPECT_GT(run_on(2, {triad_of(20)}, options, keeping).parts.size(), 3u);
+}
+
+TEST(MachineSession, TheJsonHasNoForeignVariables) {
+  setenv("ASHLAR_TEST_OF_ENV", "shown", 1);
+  setenv("SECRET_TOKEN", "never-shown", 1);
+  setenv("MY_NCCL_KEY", "never-shown", 1);
+  const std::string json = to_json({});
+  unsetenv("ASHLAR_TEST_OF_ENV");
+  unsetenv("SECRET_TOKEN");
+  unsetenv("MY_NCCL_KEY");
+  EXPECT_NE(json.find("ASHLAR_TEST_OF_ENV=shown"), std::string::npos) << json;
+  EXPECT_EQ(json.find("never-shown"), std::string::npos) << json;
 }
 
 TEST(MachineSession, ADisturbedMachineGetsNoOtherVerdict) {
@@ -213,8 +269,9 @@ TEST(MachineSession, W1JsonAndCsvHaveAllRows) {
   const SessionReport report =
       run_on(3, {triad_of(20), {"p2p", measure_p2p}}, quick_options(), keeping);
   const Json json = Json::parse(to_json(report));
-  for (const char* key : {"version", "start_time", "end_time", "args", "env", "config", "results",
-                          "verdicts", "verdict", "parts", "engine"})
+  for (const char* key :
+       {"version", "start_time", "end_time", "args", "env", "config", "results", "verdicts",
+        "verdict", "parts", "engine", "passing_nodes", "failing_nodes"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["config"]["devices"].size(), 3u);
   for (const char* key : {"rank", "group", "pid", "hostname", "device", "device_info"})

@@ -1,13 +1,9 @@
 // Messages between two ranks: one way is half of a round trip.  Pairs run alone, one after the
 // other; with more than kAlone ranks, those of a round of a tournament run at once.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "ashlar/bench/machine/collective_data.h"
-#include "ashlar/bench/machine/part.h"
+#include "ashlar/bench/machine/pair_times.h"
 #include "ashlar/comm/agree.h"
-#include "ashlar/core/clock.h"
-#include "ashlar/core/json.h"
 #include "ashlar/train/machine.h"
 
 namespace ashlar::bench {
@@ -15,105 +11,13 @@ namespace {
 
 constexpr int kAlone = 8;
 
-struct PairOfRanks {
-  int first, second;
-};
-
-struct PairTime {
-  PairOfRanks ranks{};
-  int64_t bytes = 0;
-  std::vector<double> one_way_us;
-  int64_t num_wrong = 0;
-};
-
-// Rounds of pairs that may run at once, in which every two ranks meet once: one rank stays, and the
-// others rotate around it.
-std::vector<std::vector<PairOfRanks>> rounds_of_pairs(int num_ranks) {
-  std::vector<std::vector<PairOfRanks>> rounds;
-  const int seats = num_ranks + num_ranks % 2;  // with an odd number, one rests in each round
-  for (int round = 0; round + 1 < seats; ++round) {
-    const auto rank_at = [&](int seat) {
-      return seat == 0 ? 0 : 1 + (seat - 1 + round) % (seats - 1);
-    };
-    std::vector<PairOfRanks> pairs;
-    for (int seat = 0; seat < seats / 2; ++seat) {
-      const int a = rank_at(seat), b = rank_at(seats - 1 - seat);
-      if (std::max(a, b) < num_ranks) pairs.push_back({std::min(a, b), std::max(a, b)});
-    }
-    if (num_ranks <= kAlone)
-      for (const PairOfRanks& pair : pairs) rounds.push_back({pair});
-    else
-      rounds.push_back(std::move(pairs));
-  }
-  return rounds;
-}
-
-// This rank's part of a pair's messages.
-class PingPong {
- public:
-  PingPong(const Rig& rig, const PairOfRanks& pair, int64_t bytes)
-      : rig_(rig),
-        begins_(rig.ranks.rank() == pair.first),
-        peer_(begins_ ? pair.second : pair.first),
-        sent_(make_tensor(rig.allocator, DType::kU8, {bytes}, Tag::kInput)),
-        received_(make_tensor(rig.allocator, DType::kU8, {bytes}, Tag::kInput)) {
-    data_.num_ranks = rig.ranks.size();
-    data_.fill(sent_.tensor, rig.ranks.rank());
-  }
-  void there_and_back() {
-    begins_ ? send() : receive();
-    begins_ ? receive() : send();
-  }
-  int64_t num_wrong() const { return data_.num_wrong_copies(received_.tensor, peer_); }
-
- private:
-  void send() {
-    const comm::Transfer transfer{peer_, sent_.tensor};
-    rig_.ranks.send_receive({&transfer, 1}, {}, "ping").wait();
-  }
-  void receive() {
-    const comm::Transfer transfer{peer_, received_.tensor};
-    rig_.ranks.send_receive({}, {&transfer, 1}, "ping").wait();
-  }
-
-  const Rig& rig_;
-  const bool begins_;
-  const int peer_;
-  OwnedTensor sent_, received_;
-  ExactData data_;
-};
-
-// The times of the pairs of one round; every rank calls it.
-std::vector<PairTime> time_round(const Rig& rig, const std::vector<PairOfRanks>& pairs,
-                                 int64_t bytes) {
-  constexpr int64_t kSmall = 65536;
-  const int64_t repeats = bytes <= kSmall ? (rig.quick ? 30 : 200) : (rig.quick ? 5 : 20);
-  std::vector<PairTime> result;
-  for (const PairOfRanks& pair : pairs)
-    result.push_back({pair, bytes, std::vector<double>(size_t(repeats)), 0});
-  rig.ranks.barrier("pairs").wait();
-  for (PairTime& time : result) {
-    if (rig.ranks.rank() != time.ranks.first && rig.ranks.rank() != time.ranks.second) continue;
-    PingPong messages(rig, time.ranks, bytes);
-    for (int i = 0; i < 3; ++i) messages.there_and_back();
-    time.num_wrong = messages.num_wrong();
-    for (double& us : time.one_way_us) {
-      const auto begin = Clock::now();
-      messages.there_and_back();
-      us = 0.5 * us_since(begin);
-    }
-    if (rig.ranks.rank() == time.ranks.second)  // saw the same messages half a trip later
-      time.one_way_us.assign(time.one_way_us.size(), 0.0);
-  }
-  for (PairTime& time : result) {
-    time.one_way_us = slowest_of_ranks(rig.ranks, std::move(time.one_way_us));
-    comm::add_up(rig.ranks, {&time.num_wrong, 1}, "wrong");
-  }
-  return result;
-}
-
-double gigabytes_per_s(const PairTime& time) {
-  return double(time.bytes) / repeats_of(time.one_way_us).median * 1e-3;
+std::vector<PairRound> rounds_of_p2p(int num_ranks) {
+  const std::vector<PairRound> all = rounds_of_pairs(num_ranks);
+  if (num_ranks > kAlone) return all;
+  std::vector<PairRound> alone;
+  for (const PairRound& round : all)
+    for (const PairOfRanks& pair : round) alone.push_back({pair});
+  return alone;
 }
 
 // A number for every two ranks, in rows.
@@ -140,18 +44,6 @@ std::vector<PairTime> of_size(const std::vector<PairTime>& times, int64_t bytes)
   for (const PairTime& time : times)
     if (time.bytes == bytes) result.push_back(time);
   return result;
-}
-
-std::string pair_json(const PairTime& time) {
-  const Repeats us = repeats_of(time.one_way_us);
-  return one_line(Ordered{{"experiment_name", "p2p"},
-                          {"ranks", {time.ranks.first, time.ranks.second}},
-                          {"size", time.bytes},
-                          {"one_way_us", us.median},
-                          {"p10_us", us.p10},
-                          {"p90_us", us.p90},
-                          {"bandwidth", gigabytes_per_s(time)},
-                          {"wrong", time.num_wrong}});
 }
 
 // The latency of pairs within a node and across nodes, and the curve over sizes of all pairs.
@@ -199,6 +91,7 @@ std::vector<machine::Measured> bandwidth_of_ranks(const std::vector<std::string>
     m.name = fmt::format("messages of rank {} on {}", rank, hosts[rank]);
     m.value = repeats_of(std::move(rates)).median;
     m.unit = "GB/s";
+    m.rank = int(rank);
     m.cause = fmt::format("rank {} on {} is slower than the others", rank, hosts[rank]);
   }
   return fleet;
@@ -215,13 +108,13 @@ Findings measure_p2p(const Rig& rig) {
   const std::vector<std::string> hosts = comm::all_said(rig.ranks, train::host_name(), "hosts");
   std::vector<PairTime> times;
   Findings findings;
-  for (const auto& round : rounds_of_pairs(rig.ranks.size())) {
+  for (const auto& round : rounds_of_p2p(rig.ranks.size())) {
     if (findings.num_left_out > 0 || !rig.goes_on()) {
       findings.num_left_out += int64_t(round.size());
       continue;
     }
     for (const int64_t bytes : sizes)
-      for (PairTime& time : time_round(rig, round, bytes)) times.push_back(std::move(time));
+      for (PairTime& time : time_pairs(rig, round, bytes)) times.push_back(std::move(time));
   }
   if (!rig.leads() || times.empty()) return findings;
   const std::vector<PairTime> largest = of_size(times, sizes.back());
@@ -235,11 +128,7 @@ Findings measure_p2p(const Rig& rig) {
   if (findings.num_left_out == 0) findings.fleets.push_back(bandwidth_of_ranks(hosts, largest));
   for (const PairTime& time : times) {
     findings.rows.push_back(pair_json(time));
-    if (time.num_wrong == 0) continue;
-    machine::Measured& wrong = findings.faults.emplace_back();
-    wrong.name = fmt::format("{} bytes between ranks {} and {}", time.bytes, time.ranks.first,
-                             time.ranks.second);
-    wrong.num_wrong = time.num_wrong;
+    if (time.num_wrong > 0) findings.faults.push_back(fault_of(time));
   }
   return findings;
 }

@@ -92,6 +92,7 @@ void RateTable::add_fleet(machine::Subject subject) {
     m.subject = subject;
     m.value = last_of_ranks_[rank];
     m.unit = unit_;
+    m.rank = int(rank);
     m.cause = fmt::format("rank {} on {} is slower than the others", rank, hosts[rank]);
   }
 }

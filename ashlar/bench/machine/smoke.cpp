@@ -1,9 +1,12 @@
-// Whether a node is fit to train, in seconds: a few collectives with exact data, messages between
-// all ranks, one product and one loop over memory on every rank.  Ranks are judged by their median,
-// so a slow one is named without any earlier numbers.
+// Whether a node is fit to train, in seconds: a few collectives with exact data, messages in rounds
+// of pairs, one product and one loop over memory on every rank.  Ranks are judged by each other, so
+// a slow one is named without any earlier numbers, and so is a slow link.
 #include "ashlar/bench/machine/collectives.h"
+#include "ashlar/bench/machine/pair_times.h"
 #include "ashlar/bench/machine/rate_table.h"
 #include "ashlar/bench/product_case.h"
+#include "ashlar/comm/agree.h"
+#include "ashlar/train/machine.h"
 
 namespace ashlar::bench {
 namespace {
@@ -16,6 +19,47 @@ void append_findings(Findings from, const Rig& rig, Findings& into) {
   for (auto& fleet : from.fleets) into.fleets.push_back(std::move(fleet));
   if (!rig.leads()) return;
   for (auto& curve : from.profile.collectives) into.profile.set(std::move(curve));
+}
+
+std::string pairs_text(const std::vector<PairTime>& times, const std::vector<std::string>& hosts) {
+  std::string text = fmt::format("{:<34} {:>11} {:>9} {:>9} {:>9} {:<8}\n", "messages between", "B",
+                                 "p10", "median", "p90", "unit");
+  for (const PairTime& time : times) {
+    const auto [a, b] = time.ranks;
+    const Repeats us = repeats_of(time.one_way_us);
+    text += fmt::format(
+        "{:<34} {:>11} {:>9.4g} {:>9.4g} {:>9.4g} {:<8}\n",
+        fmt::format("rank {} ({}) and rank {} ({})", a, hosts[size_t(a)], b, hosts[size_t(b)]),
+        time.bytes, gigabytes_per_s(time, us.p90), gigabytes_per_s(time, us.median),
+        gigabytes_per_s(time, us.p10), "GB/s");
+  }
+  return text;
+}
+
+// Every rank exchanges messages with a few others, each pair alone on its node.
+void smoke_pairs(const Rig& rig, Findings& findings) {
+  constexpr int64_t kBytes = 4 << 20;
+  const std::vector<std::string> hosts = comm::all_said(rig.ranks, train::host_name(), "hosts");
+  const std::vector<int> nodes = nodes_of(hosts);
+  std::vector<PairTime> times;
+  for (const PairRound& round : few_rounds_of_pairs(rig.ranks.size()))
+    for (const PairRound& turn : turns_of(round, nodes)) {
+      if (findings.num_left_out > 0 || !rig.goes_on()) {
+        findings.num_left_out += int64_t(turn.size());
+        continue;
+      }
+      for (PairTime& time : time_pairs(rig, turn, kBytes)) times.push_back(std::move(time));
+    }
+  if (!rig.leads()) return;
+  findings.text += pairs_text(times, hosts);
+  std::vector<PairRate> rates;
+  for (const PairTime& time : times) {
+    // The fastest tenth: other programs of the machine only slow messages down.
+    rates.push_back({time.ranks, gigabytes_per_s(time, repeats_of(time.one_way_us).p10)});
+    findings.rows.push_back(pair_json(time));
+    if (time.num_wrong > 0) findings.faults.push_back(fault_of(time));
+  }
+  if (findings.num_left_out == 0) findings.judged = judge_pairs(hosts, rates);
 }
 
 void smoke_product(const Rig& rig, Findings& findings) {
@@ -52,12 +96,11 @@ Findings measure_smoke(const Rig& rig) {
     options.ops = {kAllReduce, kAllGather, kReduceScatter};
     options.dtypes = {DType::kF32};
     options.min_bytes = 64 << 10;
-    options.max_bytes = 4 << 20;
-    options.factor = 64;
+    options.max_bytes = rig.quick ? 1 << 20 : 4 << 20;
+    options.factor = rig.quick ? 16 : 64;
+    options.iterations = rig.quick ? 10 : 0;
     append_findings(findings_of(measure_collectives(rig, options), rig, options), rig, findings);
-    Rig few = rig;
-    few.quick = true;
-    append_findings(measure_p2p(few), rig, findings);
+    smoke_pairs(rig, findings);
   }
   smoke_product(rig, findings);
   smoke_memory(rig, findings);
