@@ -79,6 +79,16 @@ void Profile::set(RateCurve curve) {
     *found = std::move(curve);
 }
 
+void Profile::set(PairTimes times) {
+  const auto found = std::find_if(pairs.begin(), pairs.end(), [&](const PairTimes& other) {
+    return times.engine == other.engine && times.ranks == other.ranks;
+  });
+  if (found == pairs.end())
+    pairs.push_back(std::move(times));
+  else
+    *found = std::move(times);
+}
+
 Cluster Profile::cluster() const {
   Cluster result{links, int64_t(need("node.devices").value), need("topology.link").value, 0};
   if (const Quantity* nic = find("topology.nic")) result.nic_gbps = nic->value;
@@ -91,6 +101,9 @@ std::vector<std::string> Profile::assumed() const {
     if (quantity.origin == Origin::kAssumed) result.push_back(key);
   for (const CollectiveCurve& curve : collectives)
     if (curve.provenance.origin == Origin::kAssumed) result.push_back(name_of(curve));
+  for (const PairTimes& times : pairs)
+    if (times.provenance.origin == Origin::kAssumed)
+      result.push_back(fmt::format("pairs of {} ranks ({})", times.ranks, times.engine));
   for (const RateCurve& curve : rates)
     if (curve.provenance.origin == Origin::kAssumed) result.push_back(curve.subject);
   for (const Mount& mount : mounts)

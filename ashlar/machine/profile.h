@@ -48,6 +48,20 @@ struct CollectiveCurve {
   double factor() const { return bus_factor(op, ranks); }
 };
 
+// Messages between every two of some ranks, each a way of its own.
+struct PairOfTimes {
+  int64_t first = 0, second = 0;  // ranks, first < second
+  double latency_us = 0, gbps = 0;
+};
+struct PairTimes {
+  static constexpr int64_t kMostRanks = 128;  // of which a profile keeps every pair
+  std::string engine;
+  int64_t ranks = 0;
+  int64_t latency_bytes = 0, bandwidth_bytes = 0;  // of the messages of both numbers
+  Provenance provenance;
+  std::vector<PairOfTimes> pairs;
+};
+
 // A rate over some size: bandwidth over array bytes, products over tokens, attention over length.
 struct RatePoint {
   double at = 0;
@@ -89,6 +103,7 @@ struct Profile {
   NodeLinks links = NodeLinks::kSwitch;
   std::map<std::string, Quantity, std::less<>> quantities;  // by names of profile_keys
   std::vector<CollectiveCurve> collectives;
+  std::vector<PairTimes> pairs;
   std::vector<RateCurve> rates;
   std::vector<Mount> mounts;
   std::optional<KernelTableFile> kernels;
@@ -101,6 +116,7 @@ struct Profile {
   void set(std::string_view key, Quantity quantity);
   void set(CollectiveCurve curve);  // replaces the curve of the same engine, op, dtype and groups
   void set(RateCurve curve);        // replaces the curve of the same subject and threads
+  void set(PairTimes times);        // replaces those of the same engine and ranks
   // The links of a cluster of such nodes, from the section "topology".
   Cluster cluster() const;
   // All keys and curves that hold assumed numbers, for the warning of a plan.

@@ -134,6 +134,30 @@ RateCurve rate_curve_of(const Fields& fields) {
   return result;
 }
 
+PairTimes pair_times_of(const Fields& fields) {
+  fields.only({"engine", "ranks", "latency_bytes", "bandwidth_bytes", "source", "from", "date",
+               "foreign_share", "times"});
+  PairTimes result;
+  result.engine = fields.text("engine");
+  result.ranks = fields.integer("ranks", 2, PairTimes::kMostRanks);
+  result.latency_bytes = fields.count("latency_bytes");
+  result.bandwidth_bytes = fields.count("bandwidth_bytes");
+  result.provenance = provenance_of(fields);
+  for (const Json& row : fields.array("times")) {
+    const bool numbers = row.is_array() && row.size() == 4 && row[0].is_number_integer() &&
+                         row[1].is_number_integer() && row[2].is_number() && row[3].is_number();
+    if (!numbers) fields.fail("times holds {}; expected [rank, rank, us, GB/s]", shown(row));
+    const PairOfTimes pair{row[0].get<int64_t>(), row[1].get<int64_t>(), row[2].get<double>(),
+                           row[3].get<double>()};
+    if (!(0 <= pair.first && pair.first < pair.second && pair.second < result.ranks &&
+          pair.latency_us >= 0 && pair.gbps >= 0))
+      fields.fail("times holds {}; expected two ascending ranks below {} and numbers from 0 on",
+                  shown(row), result.ranks);
+    result.pairs.push_back(pair);
+  }
+  return result;
+}
+
 Calibration calibration_of(const Fields& fields, const Json& json) {
   fields.only({"date", "commit", "layouts", "factors", "mean_error", "largest_error"});
   Calibration result;
@@ -194,9 +218,9 @@ Profile parse_profile(const std::string& text, const std::string& source) {
   std::set<std::string_view> sections;
   for (const ProfileKey& key : profile_keys())
     sections.insert(key.name.substr(0, key.name.find('.')));
-  const std::set<std::string_view> others = {"schema",      "name",       "date",       "links",
-                                             "fingerprint", "identity",   "mount",      "rate",
-                                             "kernels",     "collective", "calibration"};
+  const std::set<std::string_view> others = {"schema",      "name",       "date",        "links",
+                                             "fingerprint", "identity",   "mount",       "rate",
+                                             "kernels",     "collective", "calibration", "pairs"};
   for (const auto& item : json.items()) {
     if (others.contains(item.key())) continue;
     if (item.key() == "storage" || !sections.contains(item.key()))
@@ -208,6 +232,9 @@ Profile parse_profile(const std::string& text, const std::string& source) {
   });
   for_tables(root, "rate", source, [&](const Fields& fields, const Json&) {
     profile.rates.push_back(rate_curve_of(fields));
+  });
+  for_tables(root, "pairs", source, [&](const Fields& fields, const Json&) {
+    profile.pairs.push_back(pair_times_of(fields));
   });
   for_tables(root, "mount", source, [&](const Fields& fields, const Json& mount) {
     profile.mounts.push_back(mount_of(fields, mount));

@@ -77,6 +77,18 @@ void add_curve(const CollectiveCurve& curve, std::string& out) {
   add_points(points, out);
 }
 
+void add_pairs(const PairTimes& times, std::string& out) {
+  out += fmt::format(
+      "\n[[pairs]]\nengine = {}\nranks = {}\nlatency_bytes = {}\nbandwidth_bytes = {}\n",
+      toml_text(times.engine), times.ranks, times.latency_bytes, times.bandwidth_bytes);
+  add_provenance(times.provenance, out);
+  out += "times = [  # rank, rank, us, GB/s\n";
+  for (const PairOfTimes& pair : times.pairs)
+    out +=
+        fmt::format("  [{}, {}, {}, {}],\n", pair.first, pair.second, pair.latency_us, pair.gbps);
+  out += "]\n";
+}
+
 // "[section]" before the first key of each.
 void add_quantities(const Profile& profile, std::string& out) {
   std::string section;
@@ -125,6 +137,7 @@ std::string to_toml(const Profile& profile) {
       out += fmt::format("{} = {}\n", key.substr(key.find('.') + 1), inline_table(quantity));
   }
   for (const CollectiveCurve& curve : profile.collectives) add_curve(curve, out);
+  for (const PairTimes& times : profile.pairs) add_pairs(times, out);
   for (const RateCurve& curve : profile.rates) {
     out += fmt::format("\n[[rate]]\nsubject = {}\nat_unit = {}\nunit = {}\nthreads = {}\n",
                        toml_text(curve.subject), toml_text(curve.at_unit), toml_text(curve.unit),

@@ -334,6 +334,14 @@ TEST(MachineCollectives, PairsMeetOnceAndCarryTheirData) {
       EXPECT_EQ(int64_t(pairs.size()), num_ranks * (num_ranks - 1) / 2);
       EXPECT_NE(findings.profile.find("topology.link_latency"), nullptr);
       EXPECT_EQ(findings.profile.collectives.at(0).points.size(), 3u);
+      const machine::PairTimes& kept = findings.profile.pairs.at(0);
+      ASSERT_EQ(int64_t(kept.pairs.size()), num_ranks * (num_ranks - 1) / 2);
+      EXPECT_EQ(kept.pairs.back().second, num_ranks - 1);
+      for (const machine::PairOfTimes& pair : kept.pairs) {
+        EXPECT_LT(pair.first, pair.second);
+        EXPECT_GT(pair.latency_us, 0);
+        EXPECT_GT(pair.gbps, 0);
+      }
     });
 }
 

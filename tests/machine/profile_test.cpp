@@ -32,6 +32,12 @@ Profile small_profile() {
        "ext4",
        {{"storage.iops",
          {9e4, "1/s", Origin::kMeasured, "ashlar bench storage", "2026-11-26", 0.1}}}});
+  p.pairs.push_back({"mpi",
+                     3,
+                     8,
+                     4 << 20,
+                     {Origin::kMeasured, "ashlar bench p2p", "2026-11-26", 0.02},
+                     {{0, 1, 3.5, 9.25}, {0, 2, 4, 9}, {1, 2, 20, 1.5}}});
   p.kernels = {"machine.kernels.tsv", 0x0123456789abcdefu};
   p.calibration = {"2026-11-26", "abc", {"zero 1", "tp 2"}, {{"products", 1.05}}, 0.04, 0.079};
   return p;
@@ -52,6 +58,9 @@ TEST(ProfileFile, ReadsWhatItWrote) {
   EXPECT_EQ(again.collectives[0].staging_bytes, 8 << 20);
   EXPECT_EQ(again.rates[0].points[0].median, 95.25);
   EXPECT_EQ(again.mounts[0].quantities.at("storage.iops").value, 9e4);
+  ASSERT_EQ(again.pairs[0].pairs.size(), 3u);
+  EXPECT_EQ(again.pairs[0].pairs[2].gbps, 1.5);
+  EXPECT_EQ(again.pairs[0].provenance.foreign_share, 0.02);
   EXPECT_EQ(again.kernels->xxh3, 0x0123456789abcdefu);
   EXPECT_EQ(again.calibration->factors.at("products"), 1.05);
   EXPECT_EQ(again.assumed(), std::vector<std::string>{"topology.link"});
@@ -104,6 +113,8 @@ TEST(ProfileFile, RefusesMalformedFiles) {
       {"ranks = 2", "ranks = 0", "expected an integer from 1"},
       {"[memory]", "[memroy]", "there is no section [memroy]"},
       {"xxh3 = \"0123456789abcdef\"", "xxh3 = \"12\"", "16 lower-case hex digits"},
+      {"[1, 2, 20, 1.5]", "[2, 1, 20, 1.5]", "two ascending ranks below 3"},
+      {"[1, 2, 20, 1.5]", "[1, 2, 20]", "expected [rank, rank, us, GB/s]"},
       {"name = ", "name ", "expected TOML"},
   };
   for (const auto& [from, to, expected] : cases) {

@@ -46,7 +46,24 @@ std::vector<PairTime> of_size(const std::vector<PairTime>& times, int64_t bytes)
   return result;
 }
 
-// The latency of pairs within a node and across nodes, and the curve over sizes of all pairs.
+// The latency and the bandwidth of every pair, by the smallest and the largest messages.
+machine::PairTimes every_pair(const Rig& rig, const std::vector<PairTime>& times,
+                              const std::vector<int64_t>& sizes) {
+  machine::PairTimes result{rig.engine,   rig.ranks.size(), sizes.front(),
+                            sizes.back(), rig.provenance(), {}};
+  const std::vector<PairTime> small = of_size(times, sizes.front()),
+                              large = of_size(times, sizes.back());
+  for (size_t i = 0; i < small.size(); ++i)  // both in the order of rounds
+    result.pairs.push_back({small[i].ranks.first, small[i].ranks.second,
+                            repeats_of(small[i].one_way_us).median, gigabytes_per_s(large[i])});
+  std::sort(result.pairs.begin(), result.pairs.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first, a.second) < std::pair(b.first, b.second);
+  });
+  return result;
+}
+
+// The latency of pairs within a node and across nodes, every pair, and the curve over sizes of all
+// pairs.
 void add_to_profile(const Rig& rig, const std::vector<std::string>& hosts,
                     const std::vector<PairTime>& times, const std::vector<int64_t>& sizes,
                     machine::Profile& profile) {
@@ -60,6 +77,8 @@ void add_to_profile(const Rig& rig, const std::vector<std::string>& hosts,
     profile.set(across ? "topology.nic_latency" : "topology.link_latency",
                 rig.quantity(repeats.median, "us", repeats.spread()));
   }
+  if (rig.ranks.size() <= machine::PairTimes::kMostRanks)
+    profile.set(every_pair(rig, times, sizes));
   machine::CollectiveCurve curve;
   curve.engine = rig.engine;
   curve.op = machine::CollectiveOp::kSendReceive;

@@ -55,6 +55,7 @@ void mark_stopped(Profile& profile) {
   for (auto& [key, quantity] : profile.quantities) quantity.from += kStopped;
   for (machine::CollectiveCurve& curve : profile.collectives) curve.provenance.from += kStopped;
   for (machine::RateCurve& curve : profile.rates) curve.provenance.from += kStopped;
+  for (machine::PairTimes& times : profile.pairs) times.provenance.from += kStopped;
   for (machine::Mount& mount : profile.mounts)
     for (auto& [key, quantity] : mount.quantities) quantity.from += kStopped;
 }
@@ -63,6 +64,7 @@ void set_foreign_share(double share, Profile& profile) {
   for (machine::CollectiveCurve& curve : profile.collectives)
     curve.provenance.foreign_share = share;
   for (machine::RateCurve& curve : profile.rates) curve.provenance.foreign_share = share;
+  for (machine::PairTimes& times : profile.pairs) times.provenance.foreign_share = share;
 }
 
 // Judges ranks by their median; two ranks, which have none, by the better of them.
@@ -134,6 +136,7 @@ void merge(const Profile& from, Profile& into) {
   for (const auto& [key, quantity] : from.quantities) into.set(key, quantity);
   for (const machine::CollectiveCurve& curve : from.collectives) into.set(curve);
   for (const machine::RateCurve& curve : from.rates) into.set(curve);
+  for (const machine::PairTimes& times : from.pairs) into.set(times);
   for (const machine::Mount& mount : from.mounts) {
     const auto found = std::find_if(into.mounts.begin(), into.mounts.end(),
                                     [&](const auto& other) { return other.path == mount.path; });
