@@ -1,4 +1,4 @@
-// ashlar report PATH... --out FILE.html [--force]
+// ashlar report PATH... --out FILE.html [--baseline PROFILE] [--force]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/cli/command.h"
@@ -10,7 +10,7 @@ namespace ashlar::cli {
 void add_report(CLI::App& app, CommandAction& action) {
   struct Flags {
     std::vector<std::string> paths;
-    std::string out;
+    std::string out, baseline;
     Existing existing = Existing::kRefuseUnlessForced;
   };
   const auto flags = std::make_shared<Flags>();
@@ -22,6 +22,9 @@ void add_report(CLI::App& app, CommandAction& action) {
          "go over each other")
       ->required();
   sub->add_option("--out", flags->out, "the file to write")->required();
+  sub->add_option("--baseline", flags->baseline,
+                  "earlier profile with which those of PATH are compared; more than 5 % worse is a "
+                  "regression");
   add_force(*sub, flags->existing);
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
@@ -30,8 +33,12 @@ void add_report(CLI::App& app, CommandAction& action) {
       std::vector<std::string> inputs;
       for (const std::string& path : flags->paths)
         for (std::string& file : report::files_of(*files, path)) inputs.push_back(std::move(file));
+      if (!flags->baseline.empty())
+        for (std::string& file : report::files_of(*files, flags->baseline))
+          inputs.push_back(std::move(file));
       Outputs outputs(*files, {flags->out}, inputs, flags->existing);
-      outputs.write(flags->out, report::to_html(report::page_of(*files, flags->paths)));
+      outputs.write(flags->out,
+                    report::to_html(report::page_of(*files, flags->paths, flags->baseline)));
       outputs.publish();
       log.info("wrote {}", flags->out);
       return 0;

@@ -16,8 +16,9 @@
 namespace ashlar::report {
 namespace {
 
-constexpr size_t kMaxRows = 200;   // of a chart's table
-constexpr size_t kMaxColours = 8;  // of series in a bar, "other" included
+constexpr size_t kMaxRows = 200;     // of a chart's table
+constexpr size_t kMaxColours = 8;    // of series in a bar, "other" included
+constexpr size_t kManyColumns = 24;  // of a heat map that takes the width of the page
 
 std::string html(std::string_view text) {
   std::string out;
@@ -36,8 +37,27 @@ std::string html(std::string_view text) {
   return out;
 }
 
+// Six digits; whole numbers and large ones without an exponent.
 std::string number(double value) {
-  return std::isfinite(value) ? fmt::format("{:.6g}", value) : std::string();
+  if (!std::isfinite(value)) return "";
+  const bool whole = value == std::round(value) || std::abs(value) >= 1e5;
+  return whole && std::abs(value) < 1e15 ? fmt::format("{:.0f}", value)
+                                         : fmt::format("{:.6g}", value);
+}
+
+// Text with commands between pairs of `.
+std::string with_commands(std::string_view text) {
+  std::string out;
+  bool command = false;
+  for (const char c : html(text)) {
+    if (c != '`') {
+      out += c;
+      continue;
+    }
+    out += command ? "</code>" : "<code>";
+    command = !command;
+  }
+  return command ? html(text) : out;
 }
 
 // A value in the block of data.
@@ -79,16 +99,30 @@ std::string json_of(const std::vector<std::pair<double, double>>& pairs) {
   });
 }
 
+std::string json_of(const Line& line) {
+  std::string more;
+  if (!line.range.empty()) more += ",\"range\":" + json_of(line.range);
+  if (line.guide_of >= 0) more += fmt::format(",\"guide_of\":{}", line.guide_of);
+  if (line.faint) more += ",\"faint\":true";
+  if (line.scattered) more += ",\"scattered\":true";
+  if (!line.spots.empty())
+    more += ",\"spots\":" + json_list(line.spots, [](const Spot& spot) {
+              return fmt::format("[{},{},{}]", json_number(spot.x), json_number(spot.y),
+                                 json_text(spot.name));
+            });
+  return fmt::format("{{\"name\":{},\"markers\":{},\"points\":{}{}}}", json_text(line.name),
+                     line.markers, json_of(line.points), more);
+}
+
 std::string json_of(const LineChart& chart) {
-  return fmt::format(
-      "{{\"kind\":\"lines\",\"title\":{},\"x\":{},\"y\":{},\"lines\":{}}}", json_text(chart.title),
-      json_of(chart.x), json_of(chart.y), json_list(chart.lines, [](const Line& line) {
-        std::string more;
-        if (!line.range.empty()) more += ",\"range\":" + json_of(line.range);
-        if (line.guide_of >= 0) more += fmt::format(",\"guide_of\":{}", line.guide_of);
-        return fmt::format("{{\"name\":{},\"markers\":{},\"points\":{}{}}}", json_text(line.name),
-                           line.markers, json_of(line.points), more);
-      }));
+  std::string marks;
+  if (!chart.marks.empty())
+    marks = ",\"marks\":" + json_list(chart.marks, [](const PageMark& mark) {
+              return fmt::format("[{},{}]", json_number(mark.x), json_text(mark.name));
+            });
+  return fmt::format("{{\"kind\":\"lines\",\"title\":{},\"x\":{},\"y\":{},\"lines\":{}{}}}",
+                     json_text(chart.title), json_of(chart.x), json_of(chart.y),
+                     json_list(chart.lines, [](const Line& line) { return json_of(line); }), marks);
 }
 
 std::string json_of(const HeatMap& map) {
@@ -158,8 +192,21 @@ std::string table_of(const PageTable& table) {
   return out;
 }
 
+// A row for every point, since many may have one x.
+PageTable scattered_rows_of(const LineChart& chart) {
+  PageTable table{"", {"", chart.x.label, chart.y.label}, {}, ""};
+  for (const Line& line : chart.lines)
+    for (const auto& [x, y] : line.points)
+      if (line.guide_of < 0 && line.scattered && std::isfinite(y))
+        table.rows.push_back({line.name, number(x), number(y)});
+  return table;
+}
+
 // A row for every x that a line has; guides have none.
 PageTable rows_of(const LineChart& chart) {
+  if (std::any_of(chart.lines.begin(), chart.lines.end(),
+                  [](const Line& line) { return line.scattered; }))
+    return scattered_rows_of(chart);
   PageTable table{"", {chart.x.label}, {}, ""};
   std::map<double, std::vector<std::string>> rows;
   for (const Line& line : chart.lines) {
@@ -215,27 +262,43 @@ struct Writer {
   std::vector<std::string> data;
 
   template <typename Chart>
-  std::string figure(const Chart& chart) {
+  std::string figure(const Chart& chart, bool wide) {
     data.push_back(json_of(chart));
     return fmt::format(
-               "<figure data-chart=\"{}\"><figcaption>{}</figcaption>\n<div "
+               "<figure data-chart=\"{}\"{}><figcaption>{}</figcaption>\n<div "
                "class=\"plot\"></div>\n",
-               data.size() - 1, html(chart.title)) +
+               data.size() - 1, wide ? " class=\"wide\"" : "", html(chart.title)) +
            note(chart.note) + "<details><summary>Rows</summary>\n" + table_of(rows_of(chart)) +
            "</details></figure>\n";
   }
   static std::string note(const std::string& text) {
-    return text.empty() ? "" : fmt::format("<p class=\"note\">{}</p>\n", html(text));
+    return text.empty() ? "" : fmt::format("<p class=\"note\">{}</p>\n", with_commands(text));
   }
-  std::string operator()(const LineChart& chart) { return figure(chart); }
-  std::string operator()(const HeatMap& map) { return figure(map); }
-  std::string operator()(const BarChart& chart) { return figure(chart); }
+  std::string operator()(const LineChart& chart) { return figure(chart, chart.wide); }
+  std::string operator()(const HeatMap& map) {
+    return figure(map, map.columns.size() > kManyColumns);
+  }
+  std::string operator()(const BarChart& chart) { return figure(chart, chart.series.size() > 1); }
   std::string operator()(const PageTable& table) {
     const std::string title =
         table.title.empty() ? "" : fmt::format("<h3>{}</h3>\n", html(table.title));
     return title + table_of(table) + note(table.note);
   }
 };
+
+// Charts that follow each other share a grid.
+std::string items_of(const PageSection& section, Writer& writer) {
+  std::string out;
+  bool in_grid = false;
+  for (const Item& item : section.items) {
+    if (const bool chart = !std::holds_alternative<PageTable>(item); chart != in_grid) {
+      out += chart ? "<div class=\"charts\">\n" : "</div>\n";
+      in_grid = chart;
+    }
+    out += std::visit(writer, item);
+  }
+  return out + (in_grid ? "</div>\n" : "");
+}
 
 std::string_view mood_class(Mood mood) {
   switch (mood) {
@@ -275,6 +338,31 @@ std::string header_of(const Page& page) {
 
 }  // namespace
 
+std::string size_text(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
+}
+
+void tidy(std::initializer_list<std::string_view> common, PageTable& table) {
+  std::string shared;
+  for (size_t c = table.columns.size(); c-- > 0;) {
+    const std::string name = table.columns[c];
+    const bool same = std::all_of(table.rows.begin(), table.rows.end(),
+                                  [&](const auto& row) { return row[c] == table.rows[0][c]; });
+    const bool named = std::find(common.begin(), common.end(), name) != common.end();
+    if (!same || table.rows.empty() || (!named && !table.rows[0][c].empty())) continue;
+    if (!table.rows[0][c].empty())
+      shared = fmt::format("{}: {}{}", name, table.rows[0][c], shared.empty() ? "" : "; " + shared);
+    table.columns.erase(table.columns.begin() + long(c));
+    for (auto& row : table.rows) row.erase(row.begin() + long(c));
+  }
+  if (!shared.empty())
+    table.note =
+        fmt::format("All rows: {}.{}{}", shared, table.note.empty() ? "" : " ", table.note);
+}
+
 void add_sections(std::vector<PageSection> sections, Page& page) {
   for (PageSection& section : sections)
     if (!section.items.empty()) page.sections.push_back(std::move(section));
@@ -292,8 +380,8 @@ std::string to_html(const Page& page) {
         "<section id=\"section-{0}\" aria-labelledby=\"heading-{0}\"><h2 "
         "id=\"heading-{0}\">{1}</h2>\n",
         i, html(section.heading));
-    if (!section.text.empty()) body += fmt::format("<p>{}</p>\n", html(section.text));
-    for (const Item& item : section.items) body += std::visit(writer, item);
+    if (!section.text.empty()) body += fmt::format("<p>{}</p>\n", with_commands(section.text));
+    body += items_of(section, writer);
     body += "</section>\n";
   }
   body += "</main>\n";

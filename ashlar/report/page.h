@@ -5,6 +5,7 @@
 // every chart stand beside it in a table that also works without scripts.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,9 +21,16 @@ enum class Ticks {
   kBytes,     // powers of two with units: 512 B, 4 KiB
 };
 struct PageAxis {
-  std::string label;
+  std::string label;  // with the unit
   bool log = false;
   Ticks ticks = Ticks::kDecimal;  // the others are for a logarithmic axis
+};
+
+// A point of a line that stands out, such as the size at which it is saturated.  Spots of one name
+// share a symbol, which the legend explains.
+struct Spot {
+  std::string name;
+  double x = 0, y = 0;
 };
 
 // Points in ascending order of x.  A y that is not finite is a gap.
@@ -32,15 +40,26 @@ struct Line {
   bool markers = false;  // a mark at every point
   // The least and the largest y to show around each point; empty: none.
   std::vector<std::pair<double, double>> range = {};
-  // The law or the limit of the line with this number, which comes before it: drawn thin, in the
+  // The law, the limit or the single values of the line with this number: drawn thin, in the
   // same colour, without an entry in the legend and without rows.  -1: a line of its own.
   int guide_of = -1;
+  bool faint = false;      // behind another line that shows its trend
+  bool scattered = false;  // marks that no line joins; points are in any order
+  std::vector<Spot> spots = {};
+};
+
+// A value of x with a name: the size of a cache, the step of a resume.
+struct PageMark {
+  double x = 0;
+  std::string name;
 };
 struct LineChart {
   std::string title;
   PageAxis x, y;
   std::vector<Line> lines;
-  std::string note;  // under the chart
+  std::string note;                  // under the chart
+  std::vector<PageMark> marks = {};  // vertical lines, where x reaches so far
+  bool wide = false;                 // as wide as the page; others stand in pairs
 };
 
 // values[row * columns + column]; not finite: nothing was measured.
@@ -70,7 +89,7 @@ struct PageTable {
 using Item = std::variant<LineChart, HeatMap, BarChart, PageTable>;
 
 struct PageSection {
-  std::string heading, text;
+  std::string heading, text;  // text between two ` is a command
   std::vector<Item> items;
 };
 
@@ -83,6 +102,13 @@ struct Page {
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<PageSection> sections;
 };
+
+// "4 MiB", "1.5 GiB": three digits at most, and no zeros behind the point.
+std::string size_text(double bytes);
+
+// Takes out columns without any text, and says in the note what all rows of the columns `common`
+// share, if that is one thing.
+void tidy(std::initializer_list<std::string_view> common, PageTable& table);
 
 // Adds the sections that have items.
 void add_sections(std::vector<PageSection> sections, Page& page);

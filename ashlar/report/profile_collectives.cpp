@@ -20,6 +20,7 @@ using machine::Profile;
 
 constexpr size_t kMostLines = 8;
 constexpr int kLawPoints = 60;
+constexpr size_t kLeastPoints = 4;  // of a curve that shows where it is saturated
 
 // Parts of a curve's name, in the order in which they are said.
 constexpr size_t kNumParts = 6;
@@ -43,9 +44,10 @@ double busbw(const CollectiveCurve& curve, double size, double time_us) {
   return curve.factor() * size / time_us * 1e-3;
 }
 
+// Published curves of one size are points of the chart over ranks alone.
 bool has_sizes(const CollectiveCurve& curve) {
-  return std::any_of(curve.points.begin(), curve.points.end(),
-                     [](const machine::CurvePoint& p) { return p.size > 0; });
+  return std::count_if(curve.points.begin(), curve.points.end(),
+                       [](const machine::CurvePoint& p) { return p.size > 0; }) > 1;
 }
 
 std::vector<machine::CurvePoint> in_order(const CollectiveCurve& curve) {
@@ -91,6 +93,21 @@ struct Pair {
   LineChart bandwidth, time;
 };
 
+// The sizes from which on the bandwidth stays above 90 and 95 % of its largest.
+std::vector<Spot> saturations(const CollectiveCurve& curve,
+                              const std::vector<machine::CurvePoint>& points) {
+  std::vector<Spot> spots;
+  if (points.size() < kLeastPoints) return spots;
+  for (const int percent : {90, 95}) {
+    const auto size = machine::saturating_size(points, percent / 100.0);
+    for (const machine::CurvePoint& p : points)
+      if (size && p.size == *size)
+        spots.push_back(
+            {fmt::format("saturated to {} %", percent), p.size, busbw(curve, p.size, p.median_us)});
+  }
+  return spots;
+}
+
 void add_guides(const OpCurve& c, const std::vector<machine::CurvePoint>& points, int line,
                 Pair& charts) {
   const CollectiveCurve& curve = *c.curve;
@@ -132,6 +149,7 @@ void add_charts(CollectiveOp op, const std::vector<OpCurve>& curves, PageSection
       time.points.emplace_back(p.size, p.median_us);
       time.range.emplace_back(p.p10_us, p.p90_us);
     }
+    bandwidth.spots = saturations(curve, in_order(curve));
     charts.bandwidth.lines.push_back(std::move(bandwidth));
     charts.time.lines.push_back(std::move(time));
   }
@@ -177,7 +195,7 @@ std::vector<std::string> law_row(const OpCurve& c, bool with_machine) {
   row.push_back(law ? fmt::format("{:.0f} %", 100 * law->largest_error) : "");
   for (const double share : {0.90, 0.95}) {
     const auto size = machine::saturating_size(in_order(curve), share);
-    row.push_back(size ? format_bytes(int64_t(*size)) : "");
+    row.push_back(size ? size_text(*size) : "");
   }
   const auto limit = link_limit(*c.profile, curve);
   row.push_back(limit ? fmt::format("{:.4g} GB/s, {}", limit->gbps, limit->formula) : "");
@@ -199,6 +217,9 @@ PageTable laws_table(const std::vector<OpCurve>& curves, bool with_machine) {
       "outliers, alpha of the smallest and B of the largest sizes. 90 % from: the size from which "
       "on the bandwidth stays above 90 % of its largest. others took: processor time of other "
       "programs meanwhile, per core and second.";
+  tidy({"type", "engine", "ranks", "groups", "shape", "algorithm", "others took", "source", "by",
+        "date"},
+       table);
   return table;
 }
 
@@ -243,18 +264,26 @@ PageSection collectives_section(std::span<const Profile> profiles) {
       if (std::find(ops.begin(), ops.end(), curve.op) == ops.end()) ops.push_back(curve.op);
       all.push_back(op_curve(profile, curve));
     }
-  if (all.empty()) return section;
+  if (all.empty()) {
+    add_links(profiles, section.items);
+    if (!section.items.empty())
+      section.text =
+          "Never measured; what the links allow follows from the numbers of the profile.";
+    return section;
+  }
   section.text =
       "Sizes and bandwidths follow nccl-tests: bytes of the whole array, and busbw, which compares "
       "with the rate of a link whatever the number of ranks. Points are medians, bands reach from "
       "the 10th to the 90th percentile. Dotted lines: the fitted law, the floor of latency, and "
-      "what the links allow, where the profile describes them.";
+      "what the links allow, where the profile describes them. Saturated: from this size on the "
+      "bandwidth stays above that share of its largest.";
   for (const CollectiveOp op : ops) {
     std::vector<OpCurve> curves;
     std::copy_if(all.begin(), all.end(), std::back_inserter(curves),
                  [&](const OpCurve& c) { return c.curve->op == op && has_sizes(*c.curve); });
     split_into_charts(op, curves, section);
   }
+  add_links(profiles, section.items);
   section.items.emplace_back(laws_table(all, profiles.size() > 1));
   return section;
 }

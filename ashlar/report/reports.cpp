@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
@@ -45,9 +46,43 @@ void tell_apart(std::vector<machine::Profile>& profiles, const std::vector<std::
       profiles[i].name += fmt::format(" ({})", paths[i].substr(paths[i].rfind('/') + 1));
 }
 
+// The table beside the profile at `path`.
+KernelTimes read_kernels(FileSystem& files, const machine::Profile& profile,
+                         const std::string& path) {
+  if (!profile.kernels) return {};
+  const std::string table = path.substr(0, path.rfind('/') + 1) + profile.kernels->file;
+  try {
+    ASHLAR_REQUIRE(files.stat(table, LinkPolicy::kFollow), kData,
+                   "{}: no such file, which the profile names; copy it beside the profile, or "
+                   "measure again: ashlar bench kernels RECIPE --profile FILE",
+                   printable(table));
+    return {machine::parse_kernel_table(read_text(files, table), *profile.kernels, table), ""};
+  } catch (const Error& error) {
+    return {{}, error.what()};
+  }
+}
+
+Page page_of_profiles(FileSystem& files, std::vector<machine::Profile> profiles,
+                      const std::vector<std::string>& paths, const std::string& baseline) {
+  std::vector<KernelTimes> kernels;
+  for (size_t i = 0; i < profiles.size(); ++i)
+    kernels.push_back(read_kernels(files, profiles[i], paths[i]));
+  std::optional<machine::Profile> earlier;
+  if (!baseline.empty()) {
+    const PathKind kind = kind_of(files, baseline);
+    ASHLAR_REQUIRE(kind == PathKind::kProfile || kind == PathKind::kShipped, kConfig,
+                   "--baseline {}: not a profile; expected NAME.toml, or one of {}",
+                   printable(baseline), fmt::join(machine::shipped_names(), ", "));
+    earlier = read_profile(files, baseline, kind);
+  }
+  tell_apart(profiles, paths);
+  return profile_page(profiles, {kernels, earlier ? &*earlier : nullptr});
+}
+
 }  // namespace
 
-Page page_of(FileSystem& files, const std::vector<std::string>& paths) {
+Page page_of(FileSystem& files, const std::vector<std::string>& paths,
+             const std::string& baseline) {
   std::vector<machine::Profile> profiles;
   std::vector<std::string> profile_paths, runs;
   std::vector<PlanFile> plans;
@@ -67,10 +102,11 @@ Page page_of(FileSystem& files, const std::vector<std::string>& paths) {
                  "{} runs, {} profiles and {} plans do not go on one page; expected paths of one "
                  "kind, or plans with one profile",
                  runs.size(), profiles.size(), plans.size());
+  ASHLAR_REQUIRE(baseline.empty() || (plans.empty() && runs.empty()), kConfig,
+                 "--baseline compares profiles of machines; expected a profile to compare");
   if (!plans.empty()) return plan_page(plans, profiles.empty() ? nullptr : &profiles[0]);
   if (!runs.empty()) return run_page(files, runs);
-  tell_apart(profiles, profile_paths);
-  return profile_page(profiles);
+  return page_of_profiles(files, std::move(profiles), profile_paths, baseline);
 }
 
 std::vector<std::string> files_of(FileSystem& files, const std::string& path) {

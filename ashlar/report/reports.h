@@ -11,8 +11,12 @@ namespace ashlar::report {
 
 // One page about all of them, over each other.  A path is a directory of a run, a profile (a file
 // NAME.toml, or the name of one that the program carries), or a plan (NAME.json).
-// Errors   those of reading; kConfig for paths of different kinds, except plans with one profile.
-Page page_of(FileSystem& files, const std::vector<std::string>& paths);
+// `baseline`: the profile with which those of the paths are compared; "": none.  A table of kernels
+// beside a profile is shown, or why it cannot be.
+// Errors   those of reading; kConfig for paths of different kinds, except plans with one profile, and
+//          for a baseline of anything but profiles.
+Page page_of(FileSystem& files, const std::vector<std::string>& paths,
+             const std::string& baseline = "");
 
 // The files that the page of this path is made from.
 std::vector<std::string> files_of(FileSystem& files, const std::string& path);

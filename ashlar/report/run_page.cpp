@@ -12,24 +12,16 @@
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
 #include "ashlar/report/expert_maps.h"
+#include "ashlar/report/run_saves.h"
 
 namespace ashlar::report {
 namespace {
 
-constexpr size_t kMaxSaves = 40, kMaxSkips = 200;
+constexpr size_t kMaxSkips = 200;
+// Trends of long runs are means over so many windows.
+constexpr size_t kWindows = 100, kLongSteps = 200;
 
 using Points = std::vector<std::pair<double, double>>;
-
-bool has(const Json& object, const char* key) {
-  return object.contains(key) && object[key].is_number();
-}
-double value_of(const Json& object, const char* key) {
-  return has(object, key) ? object[key].get<double>() : std::nan("");
-}
-
-std::string text_of(const Json& object, const char* key) {
-  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "?";
-}
 
 // Column `y` over steps, as far as a chart shows it.
 Points over_steps(const RunRows& rows, StepColumn y, double factor = 1) {
@@ -40,11 +32,15 @@ Points over_steps(const RunRows& rows, StepColumn y, double factor = 1) {
   return thinned(points);
 }
 
+size_t window_of(const RunRows& rows) {
+  return std::max<size_t>(1, rows.num_steps() / kWindows);
+}
+
 // The mean over windows of steps, which shows the trend of a noisy column.
-Points smoothed(const RunRows& rows, StepColumn y, size_t windows = 300) {
+Points smoothed(const RunRows& rows, StepColumn y) {
   const auto& steps = rows.of(StepColumn::kStep);
   const auto& values = rows.of(y);
-  const size_t size = std::max<size_t>(1, steps.size() / windows);
+  const size_t size = window_of(rows);
   Points points;
   for (size_t begin = 0; begin < steps.size(); begin += size) {
     double sum = 0, count = 0;
@@ -59,7 +55,7 @@ Points smoothed(const RunRows& rows, StepColumn y, size_t windows = 300) {
 Points of_events(const RunRows& rows, std::string_view event, const char* key) {
   Points points;
   for (const Json& e : rows.events)
-    if (e["event"] == event && has(e, "step") && has(e, key))
+    if (e["event"] == event && has_number(e, "step") && has_number(e, key))
       points.emplace_back(e["step"].get<double>(), e[key].get<double>());
   std::stable_sort(points.begin(), points.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -76,45 +72,91 @@ std::string line_name(std::string_view what, const RecordedRun& run, size_t num_
   return num_runs == 1 ? std::string(what) : fmt::format("{} of {}", what, run.name);
 }
 
+// Adds column `column` of a run to a chart; of a long run faintly, behind the means of windows.
+void add_column(const RecordedRun& run, size_t num_runs, StepColumn column, const char* name,
+                double factor, LineChart& chart) {
+  if (!any(run.rows, column)) return;
+  const std::string line = line_name(name, run, num_runs);
+  if (run.rows.num_steps() < kLongSteps) {
+    chart.lines.push_back({line, over_steps(run.rows, column, factor)});
+    return;
+  }
+  Points means = smoothed(run.rows, column);
+  for (auto& [step, value] : means) value *= factor;
+  Line raw{line, over_steps(run.rows, column, factor), false, {}, -1, true};
+  if (num_runs > 1) raw.guide_of = int(chart.lines.size()) + 1;
+  chart.lines.push_back(std::move(raw));
+  chart.lines.push_back({num_runs > 1 ? line : fmt::format("mean of {} steps", window_of(run.rows)),
+                         std::move(means)});
+}
+
+// Whether single values are so far above the others that a linear axis would flatten these.
+bool has_spikes(const LineChart& chart) {
+  constexpr double kFar = 20;
+  std::vector<double> values;
+  for (const Line& line : chart.lines)
+    for (const auto& [x, y] : line.points)
+      if (std::isfinite(y)) values.push_back(y);
+  if (values.empty() || *std::min_element(values.begin(), values.end()) <= 0) return false;
+  const auto middle = values.begin() + long(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  const double median = *middle;
+  return *std::max_element(values.begin(), values.end()) > kFar * median;
+}
+
+// Where a single run was resumed, and where it skipped steps.
+std::vector<PageMark> marks_of(std::span<const RecordedRun> runs) {
+  std::vector<PageMark> marks;
+  if (runs.size() != 1) return marks;
+  for (const Json& event : runs[0].rows.events)
+    for (const auto& [name, mark] : {std::pair("resume", "resumed"), {"skip", "skipped"}})
+      if (event["event"] == name && has_number(event, "step"))
+        marks.push_back({number_of(event, "step"), mark});
+  return marks;
+}
+
 void add_chart(std::span<const RecordedRun> runs, std::string title, std::string y_label,
                std::initializer_list<std::pair<StepColumn, const char*>> columns, double factor,
-               std::vector<Item>& items) {
-  LineChart chart{std::move(title), {"step"}, {std::move(y_label)}, {}, ""};
+               std::vector<Item>& items, bool log = false) {
+  LineChart chart{std::move(title), {"step"}, {std::move(y_label), log}, {}, ""};
   for (const RecordedRun& run : runs)
     for (const auto& [column, name] : columns)
-      if (any(run.rows, column))
+      if (columns.size() == 1)
+        add_column(run, runs.size(), column, name, factor, chart);
+      else if (any(run.rows, column))
         chart.lines.push_back(
             {line_name(name, run, runs.size()), over_steps(run.rows, column, factor)});
+  chart.y.log = log || has_spikes(chart);
   if (!chart.lines.empty()) items.emplace_back(std::move(chart));
+}
+
+LineChart loss_chart(std::span<const RecordedRun> runs) {
+  LineChart chart{"Loss over steps", {"step"}, {"nats"}, {}, "", marks_of(runs), true};
+  bool thin = false;
+  for (const RecordedRun& run : runs) {
+    add_column(run, runs.size(), StepColumn::kLoss, "loss", 1, chart);
+    const Points validation = of_events(run.rows, "evaluation", "validation_loss");
+    if (!validation.empty())
+      chart.lines.push_back({line_name("validation loss", run, runs.size()), validation, true});
+    thin |= run.rows.num_steps() >= kLongSteps;
+  }
+  if (thin)
+    chart.note =
+        "Faint: every step, and of long runs the least and the largest value in each column of the "
+        "chart, so that no spike is lost. Strong: means of windows.";
+  chart.y.log = has_spikes(chart);
+  return chart;
 }
 
 PageSection loss_section(std::span<const RecordedRun> runs) {
   PageSection section{"Loss", "", {}};
-  LineChart chart{"Loss over steps", {"step"}, {"nats"}, {}, ""};
-  for (const RecordedRun& run : runs) {
-    if (!any(run.rows, StepColumn::kLoss)) continue;
-    chart.lines.push_back(
-        {line_name("loss", run, runs.size()), over_steps(run.rows, StepColumn::kLoss)});
-    if (runs.size() == 1 && run.rows.num_steps() > 600)
-      chart.lines.push_back({"mean of windows", smoothed(run.rows, StepColumn::kLoss)});
-    const Points validation = of_events(run.rows, "evaluation", "validation_loss");
-    if (!validation.empty())
-      chart.lines.push_back({line_name("validation loss", run, runs.size()), validation, true});
-  }
-  chart.note =
-      "Long runs show the least and the largest value of every column of the chart, so that no "
-      "spike "
-      "is lost.";
-  if (!chart.lines.empty()) section.items.emplace_back(std::move(chart));
+  if (LineChart chart = loss_chart(runs); !chart.lines.empty())
+    section.items.emplace_back(std::move(chart));
   add_chart(runs, "Losses of routers", "nats",
             {{StepColumn::kAuxLoss, "balancing loss"}, {StepColumn::kZLoss, "z-loss"}}, 1,
             section.items);
   add_chart(runs, "Gradient norm before clipping", "norm",
-            {{StepColumn::kGradientNorm, "gradient norm"}}, 1, section.items);
-  if (!section.items.empty())
-    if (auto* norms = std::get_if<LineChart>(&section.items.back());
-        norms && norms->title.starts_with("Gradient"))
-      norms->y.log = true;
+            {{StepColumn::kGradientNorm, "gradient norm"}}, 1, section.items, true);
   add_chart(runs, "Learning rate", "learning rate", {{StepColumn::kLr, "learning rate"}}, 1,
             section.items);
   return section;
@@ -147,63 +189,6 @@ PageSection experts_section(std::span<const RecordedRun> runs) {
   return section;
 }
 
-// The phases of the last saves, by their slowest rank.
-BarChart save_phases(const RecordedRun& run) {
-  BarChart chart{"Phases of saves, each by its slowest rank", "save of step", "ms", {}, {}, ""};
-  std::vector<const Json*> saves;
-  for (const Json& event : run.rows.events)
-    if (event["event"] == "checkpoint" && event.contains("phases") && event["phases"].is_object())
-      saves.push_back(&event);
-  if (saves.size() > kMaxSaves) {
-    chart.note = fmt::format("The last {} of {} saves.", kMaxSaves, saves.size());
-    saves.erase(saves.begin(), saves.end() - int64_t(kMaxSaves));
-  }
-  std::vector<std::string> phases;
-  for (const Json* save : saves)
-    for (const auto& item : (*save)["phases"].items())
-      if (std::find(phases.begin(), phases.end(), item.key()) == phases.end())
-        phases.push_back(item.key());
-  for (const std::string& phase : phases) chart.series.push_back({phase, {}});
-  for (const Json* save : saves) {
-    chart.categories.push_back(fmt::format("{:.0f}", value_of(*save, "step")));
-    for (auto& [phase, values] : chart.series) {
-      const auto found = (*save)["phases"].find(phase);
-      values.push_back(found == (*save)["phases"].end() ? 0 : 1e3 * value_of(*found, "max_s"));
-    }
-  }
-  return chart;
-}
-
-PageTable slow_ranks(const RecordedRun& run) {
-  PageTable table{"Ranks that took much longer than others in a save",
-                  {"step", "phase", "rank", "host", "seconds", "median of ranks"},
-                  {},
-                  ""};
-  for (const Json& event : run.rows.events) {
-    if (!event.contains("slow") || !event["slow"].is_array()) continue;
-    for (const Json& slow : event["slow"])
-      table.rows.push_back(
-          {fmt::format("{:.0f}", value_of(event, "step")), slow.value("phase", std::string()),
-           fmt::format("{:.0f}", value_of(slow, "rank")), slow.value("host", std::string()),
-           fmt::format("{:.3g}", value_of(slow, "seconds")),
-           fmt::format("{:.3g}", value_of(slow, "median_s"))});
-  }
-  return table;
-}
-
-PageSection saves_section(std::span<const RecordedRun> runs) {
-  PageSection section{"Saves", "", {}};
-  for (const RecordedRun& run : runs) {
-    BarChart phases = save_phases(run);
-    if (runs.size() > 1) phases.title += " of " + run.name;
-    if (!phases.categories.empty()) section.items.emplace_back(std::move(phases));
-    PageTable slow = slow_ranks(run);
-    if (runs.size() > 1) slow.title += " of " + run.name;
-    if (!slow.rows.empty()) section.items.emplace_back(std::move(slow));
-  }
-  return section;
-}
-
 // Bytes by tag from the last event of memory, if the run has one, and the peak over steps.
 PageSection memory_section(std::span<const RecordedRun> runs) {
   PageSection section{"Memory", "", {}};
@@ -219,7 +204,7 @@ PageSection memory_section(std::span<const RecordedRun> runs) {
     for (const auto& item : (*last)["tags"].items())
       if (item.value().is_number()) tags[item.key()].resize(chart.categories.size() - 1, 0);
     for (auto& [tag, values] : tags) {
-      const double bytes = value_of((*last)["tags"], tag.c_str());
+      const double bytes = number_of((*last)["tags"], tag.c_str());
       values.push_back(std::isfinite(bytes) ? bytes / (1 << 20) : 0);
     }
   }
@@ -238,8 +223,8 @@ PageSection events_section(std::span<const RecordedRun> runs) {
       const std::string name = event["event"].get<std::string>();
       std::string what;
       if (name == "start") {
-        what = fmt::format("kernels of {}, {} on {}", text_of(event, "isa"), text_of(event, "cpu"),
-                           text_of(event, "host"));
+        what = fmt::format("kernels of {}, {} on {}", text_in(event, "isa"), text_in(event, "cpu"),
+                           text_in(event, "host"));
       } else if (name == "skip" && event.contains("reason") && event["reason"].is_string()) {
         what = event["reason"].get<std::string>();
       } else if (name == "save_failed") {
@@ -250,8 +235,8 @@ PageSection events_section(std::span<const RecordedRun> runs) {
       if (table.rows.size() == kMaxSkips) table.note = fmt::format("The first {} rows.", kMaxSkips);
       if (table.rows.size() >= kMaxSkips) continue;
       table.rows.push_back(
-          {run.name, name, has(event, "step") ? fmt::format("{:.0f}", value_of(event, "step")) : "",
-           what});
+          {run.name, name,
+           has_number(event, "step") ? fmt::format("{:.0f}", number_of(event, "step")) : "", what});
     }
   if (!table.rows.empty()) section.items.emplace_back(std::move(table));
   return section;
@@ -281,12 +266,12 @@ std::string machine_of(const RecordedRun& run) {
   for (const Json& event : run.rows.events)
     if (event["event"] == "start") start = &event;
   for (const char* key : {"cpus", "memory_bytes", "ranks"})
-    if (!start || !has(*start, key)) return "";
-  const double ranks = value_of(*start, "ranks");
+    if (!start || !has_number(*start, key)) return "";
+  const double ranks = number_of(*start, "ranks");
   return fmt::format("{:.0f} rank{} on {}: {}, {:.0f} CPUs, {}, kernels of {}", ranks,
-                     ranks == 1 ? "" : "s", text_of(*start, "host"), text_of(*start, "cpu"),
-                     value_of(*start, "cpus"),
-                     format_bytes((*start)["memory_bytes"].get<int64_t>()), text_of(*start, "isa"));
+                     ranks == 1 ? "" : "s", text_in(*start, "host"), text_in(*start, "cpu"),
+                     number_of(*start, "cpus"),
+                     format_bytes((*start)["memory_bytes"].get<int64_t>()), text_in(*start, "isa"));
 }
 
 void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
@@ -295,6 +280,8 @@ void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
   };
   if (const std::string machine = machine_of(run); !machine.empty()) add("Machine", machine);
   add("Steps", last_finite(run.rows, StepColumn::kStep, "{:.0f}"));
+  if (const auto& tokens = run.rows.of(StepColumn::kTokens); std::isfinite(tokens.back()))
+    add("Tokens", format_thousands(int64_t(tokens.back())));
   add("Last loss", last_finite(run.rows, StepColumn::kLoss, "{:.4f}"));
   const Points validation = of_events(run.rows, "evaluation", "validation_loss");
   if (!validation.empty())

@@ -100,6 +100,18 @@ void add_some(const std::vector<std::string_view>& lines, RunRows& rows) {
 
 }  // namespace
 
+bool has_number(const Json& event, const char* key) {
+  return event.contains(key) && event[key].is_number();
+}
+
+double number_of(const Json& event, const char* key) {
+  return has_number(event, key) ? event[key].get<double>() : std::nan("");
+}
+
+std::string text_in(const Json& event, const char* key) {
+  return event.contains(key) && event[key].is_string() ? event[key].get<std::string>() : "?";
+}
+
 RunRows read_rows(std::string_view text) {
   RunRows rows;
   std::array<double, kStepColumns.size()> values;

@@ -41,11 +41,17 @@ struct RunRows {
   // Value i of each column belongs to step row i; NaN: the row has none.
   std::array<std::vector<double>, kStepColumns.size()> columns;
   std::vector<Json> events;  // of very many with loads of experts some, after all others
-  int64_t num_damaged = 0;  // lines that are neither
+  int64_t num_damaged = 0;   // lines that are neither
 
   const std::vector<double>& of(StepColumn column) const { return columns[size_t(column)]; }
   size_t num_steps() const { return columns[0].size(); }
 };
+
+// A number of an event; NaN: it has none.
+bool has_number(const Json& event, const char* key);
+double number_of(const Json& event, const char* key);
+// "?": it has none.
+std::string text_in(const Json& event, const char* key);
 
 // A last line without its end, which a kill leaves, is no row.  Where a later start repeated steps,
 // its rows replace the earlier ones.

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+
+#include "ashlar/core/checksum.h"
 #include "tests/report/find_item.h"
 #include "tests/report/samples.h"
 #include "tests/support/errors.h"
@@ -33,6 +36,36 @@ TEST(Reports, KnowWhatPathsHold) {
   EXPECT_EQ(files_of(*files, "run").size(), 2u);
   EXPECT_EQ(files_of(*files, "dp.json"), std::vector<std::string>{"dp.json"});
   EXPECT_TRUE(files_of(*files, "h100").empty());
+}
+
+TEST(Reports, ReadTheKernelsBesideAProfile) {
+  const auto files = sample_files();
+  const std::string table =
+      "op\tdtype\tgroups\trows\tcols\tdepth\tflop\tbytes\tranks\tp10_us\tmedian_us\tp90_us\tn\n"
+      "add\tF32\t1\t512\t256\t0\t131072\t1572864\t2\t5.000\t6.000\t7.000\t12\n";
+  machine::Profile profile = sample_profile();
+  profile.kernels = {"here.kernels.tsv", xxh3_64(std::as_bytes(std::span(table)))};
+  files->make_directories("there");
+  write_text(*files, "there/here.toml", to_toml(profile));
+  const auto text_of_page = [&] { return to_html(page_of(*files, {"there/here.toml"})); };
+  EXPECT_NE(text_of_page().find("here.kernels.tsv: no such file"), std::string::npos);
+  write_text(*files, "there/here.kernels.tsv", table);
+  EXPECT_NE(text_of_page().find("1 distinct calls of a step"), std::string::npos);
+  write_text(*files, "there/here.kernels.tsv", table + "\n");
+  EXPECT_NE(text_of_page().find("not the table that the profile names"), std::string::npos);
+}
+
+TEST(Reports, CompareWithABaseline) {
+  const auto files = sample_files();
+  EXPECT_EQ(page_of(*files, {"here.toml"}, "h100").sections.at(1).heading,
+            "Changes since an earlier profile");
+  const auto message = [&](const std::string& path, const std::string& baseline) {
+    return testing_support::message_of(ErrorKind::kConfig,
+                                       [&] { page_of(*files, {path}, baseline); });
+  };
+  EXPECT_NE(message("here.toml", "dp.json").find("--baseline dp.json: not a profile"),
+            std::string::npos);
+  EXPECT_NE(message("run", "here.toml").find("--baseline compares profiles"), std::string::npos);
 }
 
 TEST(Reports, RefusePathsThatDoNotGoTogether) {

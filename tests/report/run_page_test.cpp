@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -75,7 +76,8 @@ RecordedRun small_run() {
   text += "{\"event\":\"expert_loads\",\"step\":10,\"blocks\":{\"0\":[1,3],\"1\":[2,2]}}\n";
   text += "{\"event\":\"evaluation\",\"step\":50,\"validation_loss\":4.5}\n";
   text +=
-      "{\"event\":\"checkpoint\",\"step\":50,\"phases\":{\"copy\":{\"max_s\":0.1},\"write\":{\"max_"
+      "{\"event\":\"checkpoint\",\"step\":50,\"phases\":{\"copy\":{\"median_s\":0.09,\"max_s\":0.1,"
+      "\"rank\":1},\"write\":{\"max_"
       "s\":0.2}},\"slow\":[{\"rank\":3,\"host\":\"n07\",\"phase\":\"write\",\"seconds\":0.2,"
       "\"median_s\":0.01}]}\n";
   text += "{\"event\":\"skip\",\"step\":20,\"reason\":\"loss <b>\"}\n";
@@ -105,6 +107,10 @@ TEST(RunPage, HasChartsForWhatTheRowsHold) {
   const auto* memory = item_of<BarChart>(page, "Memory of rank 0 by purpose");
   ASSERT_TRUE(memory);
   EXPECT_EQ(memory->series.size(), 2u);
+  EXPECT_EQ(loss->marks.at(0).name, "skipped");
+  const auto* ranks = item_of<PageTable>(page, "Saves by phase and rank");
+  ASSERT_TRUE(ranks);
+  EXPECT_EQ(ranks->rows[0], (std::vector<std::string>{"50", "copy", "90", "100", "1"}));
   EXPECT_TRUE(item_of<PageTable>(page, "Ranks that took much longer than others in a save"));
   EXPECT_FALSE(item_of<LineChart>(page, "Losses of routers"));
   const std::string html = to_html(page);
@@ -120,6 +126,53 @@ TEST(RunPage, RunsOverEachOther) {
   ASSERT_TRUE(loss);
   ASSERT_EQ(loss->lines.size(), 4u);
   EXPECT_EQ(loss->lines[2].name, "loss of other");
+}
+
+TEST(RunPage, LongRunsShowTheirTrendAndEverySpike) {
+  RecordedRun run;
+  run.name = "long";
+  std::string text = step_row(1, 9);
+  for (int i = 2; i <= 1000; ++i) text += step_row(i, i == 500 ? 400 : 4 + i % 3);
+  run.rows = read_rows(text);
+  const Page alone = run_page({&run, 1});
+  const auto* loss = item_of<LineChart>(alone, "Loss over steps");
+  ASSERT_TRUE(loss);
+  EXPECT_TRUE(loss->y.log) << "a spike would flatten the rest";
+  ASSERT_EQ(loss->lines.size(), 2u);
+  EXPECT_TRUE(loss->lines[0].faint);
+  EXPECT_EQ(loss->lines[0].points[499].second, 400);
+  EXPECT_EQ(loss->lines[1].name, "mean of 10 steps");
+  EXPECT_EQ(loss->lines[1].points.size(), 100u);
+  EXPECT_FALSE(item_of<LineChart>(alone, "Tokens per second")->y.log);
+  RecordedRun runs[2] = {run, run};
+  runs[1].name = "other";
+  const auto* both = item_of<LineChart>(run_page(runs), "Loss over steps");
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->lines[2].guide_of, 3) << "single values behind the means of their run";
+  EXPECT_EQ(both->lines[3].name, "loss of other");
+}
+
+// A start that goes on from an earlier step does its steps again; its rows alone are drawn, in the
+// order of steps, and the page shows where it went on.
+TEST(RunPage, AResumedRunDrawsNoLineBack) {
+  RecordedRun run;
+  run.name = "resumed";
+  std::string text;
+  for (int i = 1; i <= 30; ++i) text += step_row(i, 9);
+  text += "{\"event\":\"resume\",\"step\":20}\n";
+  for (int i = 21; i <= 40; ++i) text += step_row(i, 5);
+  run.rows = read_rows(text);
+  const auto page = run_page({&run, 1});
+  const auto* loss = item_of<LineChart>(page, "Loss over steps");
+  ASSERT_TRUE(loss);
+  const auto& points = loss->lines[0].points;
+  EXPECT_EQ(points.size(), 40u);
+  EXPECT_TRUE(std::is_sorted(points.begin(), points.end(),
+                             [](const auto& a, const auto& b) { return a.first < b.first; }));
+  EXPECT_EQ(points[20].second, 5);
+  ASSERT_EQ(loss->marks.size(), 1u);
+  EXPECT_EQ(loss->marks[0].x, 20);
+  EXPECT_EQ(loss->marks[0].name, "resumed");
 }
 
 TEST(RunPage, RefusesADirectoryWithoutRows) {

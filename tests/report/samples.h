@@ -1,6 +1,8 @@
 // A profile and a plan with every part that their pages show.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "ashlar/machine/profile.h"
@@ -27,6 +29,8 @@ inline machine::Profile sample_profile() {
                       "ext4",
                       {{"storage.read", measured(2, "GB/s", 0.5)},
                        {"storage.write", measured(0.8, "GB/s", 0.1)}}});
+  p.mounts[0].quantities["storage.iops"] = measured(70000, "1/s", 0);
+  p.set("node.l2", {2 << 20, "B", Origin::kMeasured, "the system", "", 0});
   p.calibration = {"2026-11-26", "abc", {"zero 1"}, {{"products", 1.05}}, 0.04, 0.079};
   const machine::Provenance by = {Origin::kMeasured, "ashlar bench all", "2026-11-26", 0.01};
   for (const auto op : {machine::CollectiveOp::kAllReduce, machine::CollectiveOp::kBarrier})
@@ -48,11 +52,31 @@ inline machine::Profile sample_profile() {
       }
       p.set(curve);
     }
+  p.set(machine::PairTimes{
+      "thread", 3, 8, 4 << 20, by, {{0, 1, 3, 9}, {0, 2, 3.5, 8.8}, {1, 2, 12, 2}}});
   for (const int64_t threads : {1, 2})
     p.set(machine::RateCurve{
         "stream triad", "B", "GB/s", threads, by, {{4096, 90, 95, 99}, {1 << 20, 40, 50, 51}}});
-  p.set(machine::RateCurve{
-      "products bf16", "K", "TFLOP/s", 2, by, {{64, 1, 1.2, 1.3}, {1024, 4, 4.1, 4.2}}});
+  p.set(machine::RateCurve{"product BF16 K 1024",
+                           "GFLOP",
+                           "TFLOP/s",
+                           2,
+                           by,
+                           {{0.01, 1, 1.2, 1.3}, {0.5, 4, 4.1, 4.2}, {2, 4.2, 4.3, 4.4}}});
+  for (const int64_t N : {512, 1024})
+    p.set(machine::RateCurve{fmt::format("product BF16 K 7168 N {}", N),
+                             "rows",
+                             "TFLOP/s",
+                             2,
+                             by,
+                             {{256, 1, 2, 3}, {512, 1, 2.5, 3}}});
+  p.set(machine::RateCurve{"attention forward D 64",
+                           "tokens",
+                           "TFLOP/s",
+                           2,
+                           by,
+                           {{512, 1, 1, 1}, {1024, 1.9, 1.9, 1.9}, {2048, 2, 2, 2}}});
+  p.set(machine::RateCurve{"norm forward", "elements", "GB/s", 2, by, {{1 << 20, 20, 22, 24}}});
   p.set(machine::RateCurve{"whatever comes", "tokens", "tokens/s", 2, by, {{512, 7, 7, 7}}});
   return p;
 }

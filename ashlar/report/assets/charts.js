@@ -7,38 +7,55 @@
   const colour = i => `var(--c${i % 8})`;
   // Lines whose colours repeat differ by their dashes.
   const dash = i => dashes[(i + Math.floor(i / 8)) % dashes.length];
-  const short = d3.format('.4~g'), prefixed = d3.format('.3~s');
+  const short = d3.format('.4~g'), grouped = d3.format(',.6~g'), prefixed = d3.format('.3~s');
 
-  // Numbers at ticks: 12k, 3M, 0.002; small ones without a prefix, which readers take for a unit.
-  const tick = v => v !== 0 && Math.abs(v) < 1 ? short(v) : prefixed(v).replace('G', 'B');
+  // Numbers at ticks: 1,600, 12k, 3M, 0.002; small ones without a prefix, which readers take for a unit.
+  const tick = v => Math.abs(v) < 1 ? short(v) : Math.abs(v) < 1e4 ? grouped(v)
+    : prefixed(v).replace('G', 'B');
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   function bytes(v) {
     const unit = Math.max(0, Math.min(4, Math.floor(Math.log2(Math.max(v, 1)) / 10)));
     return `${short(v / 1024 ** unit)} ${units[unit]}`;
   }
-  const shown = {decimal: tick, doubling: d3.format('.6~g'), bytes};
-  const value = (axis, v) => axis.ticks === 'decimal' ? short(v) : shown[axis.ticks](v);
+  const shown = {decimal: tick, doubling: v => v < 1e5 ? grouped(v) : prefixed(v).replace('G', 'B'), bytes};
+  const plain = v => Math.abs(v) >= 1e4 ? grouped(Math.round(v)) : short(v);
+  const value = (axis, v) => axis.ticks === 'bytes' ? bytes(v) : plain(v);
+  const widest = texts => d3.max(texts, t => t.length) || 1;
 
-  function frame(plot, height, left, bottom) {
+  function frame(plot, height, left, bottom, top = 12) {
     const width = Math.max(280, plot.clientWidth);
     const svg = d3.select(plot).append('svg').attr('viewBox', `0 0 ${width} ${height}`)
       .attr('role', 'img');
-    return {svg, width, height, left, right: width - 18, top: 12, bottom: height - bottom};
+    return {svg, width, height, left, right: width - 18, top, bottom: height - bottom};
   }
 
-  // Names with samples of their lines, or of their bars' colours.
-  function legend(plot, names, solid) {
-    if (names.length < 2) return;
+  const kMostBands = 3;  // of lines in a chart: more cover each other
+  const symbols = [d3.symbolDiamond, d3.symbolSquare, d3.symbolTriangle];
+  const symbol = i => d3.symbol().type(symbols[i % symbols.length]).size(60)();
+
+  // Names with samples of their lines, marks or bars; then the names of spots.
+  function legend(plot, names, solid, spots = [], scattered = () => false) {
+    if (names.length < 2 && !spots.length) return;
     const list = d3.select(plot).append('ul').attr('class', 'legend');
-    const item = list.selectAll('li').data(names).join('li');
     const width = solid ? 12 : 34;
-    item.append('svg').attr('viewBox', `0 0 ${width} 10`).style('width', `${width}px`)
-      .attr('aria-hidden', 'true').append('line')
+    const item = list.selectAll('li').data(names.length < 2 ? [] : names).join('li');
+    const sample = item.append('svg').attr('viewBox', `0 0 ${width} 10`).style('width', `${width}px`)
+      .attr('aria-hidden', 'true');
+    sample.filter((_, i) => scattered(i)).append('circle').attr('cx', width / 2).attr('cy', 5).attr('r', 3)
+      .attr('fill', name => colour(names.indexOf(name)));
+    sample.filter((_, i) => !scattered(i)).append('line')
       .attr('x1', 0).attr('x2', width).attr('y1', 5).attr('y2', 5)
       .attr('stroke-width', solid ? 10 : 2.5)
-      .attr('stroke', (name, i) => solid ? fill(name, i) : colour(i))
-      .attr('stroke-dasharray', (_, i) => solid ? '' : dash(i));
+      .attr('stroke', name => solid ? fill(name, names.indexOf(name)) : colour(names.indexOf(name)))
+      .attr('stroke-dasharray', name => solid ? '' : dash(names.indexOf(name)));
     item.append('span').text(d => d);
+    spots.forEach((name, i) => {
+      const spot = list.append('li');
+      spot.append('svg').attr('viewBox', '-7 -7 14 14').style('width', '14px').style('height', '14px')
+        .attr('aria-hidden', 'true').append('path').attr('d', symbol(i)).attr('class', 'spot')
+        .attr('stroke', 'var(--ink)');
+      spot.append('span').text(name);
+    });
   }
   const fill = (name, i) => name === 'other' && i === 7 ? 'var(--quiet)' : colour(i);
 
@@ -54,7 +71,8 @@
     return d3.scaleLinear().domain([low, high]).nice(6).range(range);
   }
 
-  // Ticks of a logarithmic axis: powers of ten, or a few values where it spans less than one.
+  // Ticks of a logarithmic axis: powers of ten, or also their multiples by 2 and 5, or by 3; plain ones
+  // where it spans too little.
   function ticks(axis, s, count) {
     if (!axis.log) return s.ticks(count);
     if (axis.ticks !== 'decimal') {
@@ -65,65 +83,113 @@
         return exponents.filter(e => e % step === 0).map(e => 2 ** e);
       }
     }
-    const all = s.ticks(count);
-    const powers = all.filter(v => Number.isInteger(Math.round(Math.log10(v) * 1e9) / 1e9));
-    const chosen = powers.length >= 3 ? powers : all;
-    const step = Math.ceil(chosen.length / count);
-    return chosen.filter((_, i) => i % step === 0);
+    const [low, high] = s.domain();
+    const powers = d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1);
+    const multiples = by => powers.flatMap(p => by.map(m => m * 10 ** p))
+      .filter(v => v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9)).sort((a, b) => a - b);
+    for (const by of [[1, 2, 5], [1, 3]]) {
+      const found = multiples(by);
+      if (found.length > 2 && found.length <= count) return found;
+    }
+    const found = multiples([1]);
+    if (found.length < 3) return d3.scaleLinear().domain([low, high]).ticks(Math.min(count, 5));
+    const step = Math.ceil(found.length / count);
+    return found.filter((_, i) => i % step === 0);
   }
 
   // Room for the axis label and the widest tick left of the plot.
-  const room = texts => 34 + 7 * (d3.max(texts, t => t.length) || 1);
+  const room = texts => 34 + 7 * widest(texts);
 
   function axes(f, chart, x, y, ys) {
-    const xs = ticks(chart.x, x, f.width < 500 ? 4 : 8);
+    const all = ticks(chart.x, x, Math.max(3, Math.min(8, Math.floor((f.right - f.left) / 75))));
     f.svg.append('g').attr('class', 'grid').selectAll('line').data(ys).join('line')
       .attr('x1', f.left).attr('x2', f.right).attr('y1', y).attr('y2', y);
     f.svg.append('g').attr('transform', `translate(0,${f.bottom})`)
-      .call(d3.axisBottom(x).tickValues(xs).tickFormat(shown[chart.x.ticks]));
+      .call(d3.axisBottom(x).tickValues(all).tickSizeOuter(0).tickFormat(shown[chart.x.ticks]));
     f.svg.append('g').attr('transform', `translate(${f.left},0)`)
-      .call(d3.axisLeft(y).tickValues(ys).tickFormat(shown[chart.y.ticks]));
+      .call(d3.axisLeft(y).tickValues(ys).tickSizeOuter(0).tickFormat(shown[chart.y.ticks]));
     f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
       .attr('x', (f.left + f.right) / 2).attr('y', f.height - 6).text(chart.x.label);
     f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
       .attr('transform', `translate(14,${(f.top + f.bottom) / 2}) rotate(-90)`).text(chart.y.label);
   }
 
+  // Places of the names of marks: beside their lines, in rows where they would meet; of very many none.
+  function placed(marks, x, left, right) {
+    const rows = [], most = 6;
+    const list = marks.filter(m => m[0] >= x.domain()[0] && m[0] <= x.domain()[1]).map(([at, name]) => {
+      const px = x(at), width = 7 * name.length + 6, before = px + width > right;
+      return {at, name, px, before, from: before ? px - width : px, to: before ? px : px + width};
+    }).sort((a, b) => a.from - b.from);
+    list.forEach(m => {
+      m.row = rows.findIndex(end => end < m.from);
+      if (m.row < 0) m.row = rows.push(0) - 1;
+      rows[m.row] = m.to;
+    });
+    const named = list.length <= most;
+    return {list, named, height: named ? 15 * rows.length : 0};
+  }
+
+  function drawMarks(f, {list, named}, x) {
+    const g = f.svg.append('g').selectAll('g').data(list).join('g');
+    g.append('line').attr('class', 'at').attr('x1', m => x(m.at)).attr('x2', m => x(m.at))
+      .attr('y1', m => named ? 14 + 15 * m.row : f.top).attr('y2', f.bottom)
+      .append('title').text(m => m.name);
+    if (named) g.append('text').attr('class', 'label').attr('y', m => 12 + 15 * m.row)
+      .attr('x', m => x(m.at) + (m.before ? 2 : -2)).attr('text-anchor', m => m.before ? 'end' : 'start')
+      .text(m => m.name);
+  }
+
   function lines(plot, chart) {
     const points = chart.lines.flatMap(l => l.points);
     const ends = chart.lines.flatMap(l => (l.range || []).flat());
+    const wide = plot.clientWidth > 700;
     const y = scale(chart.y, points.map(p => p[1]).concat(ends), [0, 0]);
     const ys = ticks(chart.y, y, 6);
-    const f = frame(plot, 320, room(ys.map(shown[chart.y.ticks])), 42);
-    const x = scale(chart.x, points.map(p => p[0]), [f.left, f.right]);
+    const left = room(ys.map(shown[chart.y.ticks]));
+    const last = value(chart.x, d3.max(points, p => p[0]) || 0);
+    const right = Math.max(280, plot.clientWidth) - Math.max(18, 4 * last.length);
+    const x = scale(chart.x, points.map(p => p[0]), [left, right]);
+    if (!chart.x.log && d3.min(points, p => p[0]) < d3.max(points, p => p[0]))
+      x.domain(d3.extent(points, p => p[0]));
+    const marks = placed(chart.marks || [], x, left, right);
+    const f = frame(plot, (wide ? 320 : 270) + marks.height, left, 42, 12 + marks.height);
+    f.right = right;
     y.range([f.bottom, f.top]);
-    if (!chart.x.log) x.domain(d3.extent(points, p => p[0]));
     axes(f, chart, x, y, ys);
+    drawMarks(f, marks, x);
     const drawn = p => p[1] !== null && (!chart.y.log || p[1] > 0) && (!chart.x.log || p[0] > 0);
     const path = d3.line().defined(drawn).x(p => x(p[0])).y(p => y(p[1]));
     const own = chart.lines.filter(l => l.guide_of === undefined);
-    chart.lines.filter(l => l.range).forEach(line => {
+    chart.lines.filter(l => l.range && own.length <= kMostBands).forEach(line => {
       const band = d3.area().defined((r, k) => drawn(line.points[k]) && r[0] > 0)
         .x((_, k) => x(line.points[k][0])).y0(r => y(r[0])).y1(r => y(r[1]));
       f.svg.append('path').datum(line.range).attr('fill', colour(own.indexOf(line)))
         .attr('opacity', 0.18).attr('d', band);
     });
+    const names = [...new Set(own.flatMap(l => (l.spots || []).map(s => s[2])))];
     chart.lines.forEach(line => {
       const guide = line.guide_of !== undefined;
       const i = own.indexOf(guide ? chart.lines[line.guide_of] : line);
-      f.svg.append('path').datum(line.points).attr('class', 'mark').attr('fill', 'none')
-        .attr('stroke', colour(i)).attr('stroke-width', guide ? 1 : 1.8)
-        .attr('stroke-dasharray', guide ? '1 3' : dash(i)).attr('d', path)
-        .append('title').text(line.name);
+      if (!line.scattered)
+        f.svg.append('path').datum(line.points).attr('class', 'mark').attr('fill', 'none')
+          .attr('stroke', colour(i)).attr('stroke-width', line.faint ? 1 : guide ? 1.4 : 1.8)
+          .attr('opacity', line.faint ? 0.45 : 1)
+          .attr('stroke-dasharray', line.faint ? '' : guide ? '1.5 3' : dash(i)).attr('d', path)
+          .append('title').text(line.name);
       const alone = line.points.filter((p, k) => drawn(p) &&
         !(k > 0 && drawn(line.points[k - 1])) && !(k + 1 < line.points.length && drawn(line.points[k + 1])));
-      const marked = line.markers ? line.points.filter(drawn) : alone;
+      const marked = line.markers || line.scattered ? line.points.filter(drawn) : alone;
       f.svg.append('g').selectAll('circle').data(marked).join('circle').attr('class', 'mark')
         .attr('cx', p => x(p[0])).attr('cy', p => y(p[1])).attr('r', 3).attr('fill', colour(i))
         .append('title').text(p => `${line.name}: ${value(chart.x, p[0])}, ${value(chart.y, p[1])}`);
+      f.svg.append('g').selectAll('path').data((line.spots || []).filter(drawn)).join('path')
+        .attr('class', 'mark spot').attr('d', s => symbol(names.indexOf(s[2])))
+        .attr('transform', s => `translate(${x(s[0])},${y(s[1])})`).attr('stroke', colour(i))
+        .append('title').text(s => `${line.name}: ${s[2]} ${value(chart.x, s[0])}`);
     });
-    reader(f, chart, own, x, y, drawn);
-    legend(plot, own.map(l => l.name), false);
+    if (!own.some(l => l.scattered)) reader(f, chart, own, x, y, drawn);
+    legend(plot, own.map(l => l.name), false, names, i => own[i].scattered);
   }
 
   // A line at the pointer with the values of the nearest points.
@@ -152,61 +218,82 @@
     }).on('pointerleave', () => box.attr('visibility', 'hidden'));
   }
 
+  // Black or white, whichever stands out more from the colour so far between cold and hot.
+  function inkOn(share) {
+    const style = getComputedStyle(document.documentElement);
+    const [cold, hot] = ['--cold', '--hot'].map(n => d3.rgb(style.getPropertyValue(n).trim()));
+    const linear = c => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+    const light = d3.sum([['r', 0.2126], ['g', 0.7152], ['b', 0.0722]],
+      ([c, weight]) => weight * linear(cold[c] + share * (hot[c] - cold[c])));
+    return light > 0.179 ? '#000000' : '#ffffff';
+  }
+  const blend = share => `color-mix(in srgb, var(--hot) ${Math.round(100 * share)}%, var(--cold))`;
+
   function heat(plot, chart) {
     const width = Math.max(280, plot.clientWidth);
-    const longest = d3.max(chart.rows, r => r.length) || 1;
-    const left = Math.min(width * 0.35, 30 + 7 * longest);
-    const cell = Math.max(4, Math.min(40, 420 / Math.max(1, chart.rows.length)));
+    const left = Math.min(width * 0.4, 30 + 7 * widest(chart.rows)), right = width - 18;
+    const columnWidth = (right - left) / Math.max(1, chart.columns.length);
+    const cell = Math.max(4, Math.min(36, 420 / Math.max(1, chart.rows.length)));
     const f = frame(plot, 12 + cell * chart.rows.length + 76, left, 76);
     const x = d3.scaleBand(d3.range(chart.columns.length), [f.left, f.right]);
     const y = d3.scaleBand(d3.range(chart.rows.length), [f.top, f.bottom]);
     const values = chart.values.map((v, i) => ({v, r: Math.floor(i / chart.columns.length),
       c: i % chart.columns.length}));
     const [low, high] = d3.extent(values.filter(d => d.v !== null), d => d.v);
-    const share = v => high > low ? (v - low) / (high - low) : 1;
+    const share = v => high > low ? Math.round(100 * (v - low) / (high - low)) / 100 : 1;
     f.svg.append('g').selectAll('rect').data(values).join('rect').attr('class', 'mark')
       .attr('x', d => x(d.c)).attr('y', d => y(d.r)).attr('width', x.bandwidth() + 0.4)
       .attr('height', y.bandwidth() + 0.4)
-      .style('fill', d => d.v === null ? 'none'
-        : `color-mix(in srgb, var(--hot) ${Math.round(100 * share(d.v))}%, var(--cold))`)
+      .style('fill', d => d.v === null ? 'var(--plane)' : blend(share(d.v)))
       .append('title')
       .text(d => `${chart.rows[d.r]}, ${chart.columns[d.c]}: ${d.v === null ? 'not measured' : short(d.v) + ' ' + chart.unit}`);
-    const every = Math.ceil(chart.columns.length / Math.max(1, (f.right - f.left) / 60));
+    if (cell >= 20 && columnWidth >= 46)
+      f.svg.append('g').selectAll('text').data(values.filter(d => d.v !== null)).join('text')
+        .attr('class', 'cell').attr('text-anchor', 'middle').attr('x', d => x(d.c) + x.bandwidth() / 2)
+        .attr('y', d => y(d.r) + y.bandwidth() / 2 + 4).style('fill', d => inkOn(share(d.v)))
+        .text(d => d3.format('.3~g')(d.v));
+    const every = Math.ceil((7 * widest(chart.columns) + 10) / columnWidth);
     f.svg.append('g').attr('transform', `translate(0,${f.bottom})`).call(d3.axisBottom(x)
-      .tickValues(d3.range(0, chart.columns.length, every)).tickFormat(i => chart.columns[i]));
-    const rows = Math.ceil(chart.rows.length * 14 / Math.max(14, f.bottom - f.top));
-    f.svg.append('g').attr('transform', `translate(${f.left},0)`).call(d3.axisLeft(y)
-      .tickValues(d3.range(0, chart.rows.length, rows)).tickFormat(i => chart.rows[i]));
+      .tickSizeOuter(0).tickValues(d3.range(0, chart.columns.length, every)).tickFormat(i => chart.columns[i]));
+    const rows = Math.ceil(14 / cell), letters = Math.floor((f.left - 30) / 7);
+    f.svg.append('g').attr('transform', `translate(${f.left},0)`).call(d3.axisLeft(y).tickSizeOuter(0)
+      .tickValues(d3.range(0, chart.rows.length, rows)).tickFormat(i => cut(chart.rows[i], letters)));
     f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
       .attr('x', (f.left + f.right) / 2).attr('y', f.bottom + 32).text(chart.x);
+    f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
+      .attr('transform', `translate(12,${(f.top + f.bottom) / 2}) rotate(-90)`)
+      .text(f.bottom - f.top > 7 * chart.y.length ? chart.y : '');
     key(f, low, high, chart.unit);
   }
+
+  // A name that fits; the whole one is in the titles of its marks.
+  const cut = (name, letters) => name.length <= letters ? name : name.slice(0, Math.max(1, letters - 1)) + '…';
 
   // The colours from the least to the largest value.
   function key(f, low, high, unit) {
     if (low === undefined) return;
-    const top = f.bottom + 46, width = Math.min(160, (f.right - f.left) / 2), steps = 16;
+    const top = f.bottom + 46, width = Math.min(160, (f.right - f.left) / 3), steps = 16;
+    const begin = f.left + 7 * short(low).length + 8;
     f.svg.append('g').selectAll('rect').data(d3.range(steps)).join('rect')
-      .attr('x', i => f.left + i * width / steps).attr('y', top).attr('width', width / steps + 0.4)
-      .attr('height', 10)
-      .style('fill', i => `color-mix(in srgb, var(--hot) ${100 * i / (steps - 1)}%, var(--cold))`);
-    f.svg.append('text').attr('x', f.left).attr('y', top + 24).text(short(low));
-    f.svg.append('text').attr('x', f.left + width).attr('y', top + 24)
-      .text(`${short(high)} ${unit}`);
+      .attr('x', i => begin + i * width / steps).attr('y', top).attr('width', width / steps + 0.4)
+      .attr('height', 10).style('fill', i => blend(i / (steps - 1)));
+    f.svg.append('text').attr('x', begin - 8).attr('y', top + 9).attr('text-anchor', 'end').text(short(low));
+    f.svg.append('text').attr('x', begin + width + 8).attr('y', top + 9).text(`${short(high)} ${unit}`);
   }
 
   function bars(plot, chart) {
-    const longest = d3.max(chart.categories, c => c.length) || 1;
     const width = Math.max(280, plot.clientWidth);
-    const left = Math.min(width * 0.4, 24 + 7 * longest);
+    const left = Math.min(width * 0.42, 24 + 7 * widest(chart.categories));
+    const letters = Math.floor((left - 14) / 6.4);
     const f = frame(plot, 12 + 26 * chart.categories.length + 42, left, 42);
     const y = d3.scaleBand(d3.range(chart.categories.length), [f.top, f.bottom]).padding(0.2);
     const totals = chart.categories.map((_, i) => d3.sum(chart.series, s => s.values[i] || 0));
     const x = d3.scaleLinear([0, d3.max(totals) || 1], [f.left, f.right]).nice();
     f.svg.append('g').attr('transform', `translate(0,${f.bottom})`)
-      .call(d3.axisBottom(x).ticks(f.width < 500 ? 4 : 8).tickFormat(tick));
+      .call(d3.axisBottom(x).ticks(Math.min(8, Math.floor((f.right - f.left) / 60))).tickSizeOuter(0).tickFormat(tick));
     f.svg.append('g').attr('transform', `translate(${f.left},0)`)
-      .call(d3.axisLeft(y).tickFormat(i => chart.categories[i]));
+      .call(d3.axisLeft(y).tickSizeOuter(0).tickFormat(i => cut(chart.categories[i], letters)))
+      .selectAll('.tick').append('title').text(i => chart.categories[i]);
     const begin = chart.categories.map(() => 0);
     chart.series.forEach((series, s) => {
       f.svg.append('g').selectAll('rect').data(series.values).join('rect').attr('class', 'mark')
@@ -235,4 +322,5 @@
     width = document.documentElement.clientWidth;
     figures.forEach(draw);
   });
+  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => figures.forEach(draw));
 })();
