@@ -20,7 +20,7 @@ bool read_number(const std::string& text, Number& value) {
   return error == std::errc() && end == text.data() + text.size() && value >= 0;
 }
 
-bool read_call(const std::vector<std::string>& cells, KernelTime& call) {
+bool read_call(const std::vector<std::string>& cells, TimedKernel& call) {
   if (cells.size() != kNumColumns) return false;
   call.op = cells[0];
   call.dtype = cells[1];
@@ -34,14 +34,14 @@ bool read_call(const std::vector<std::string>& cells, KernelTime& call) {
 
 }  // namespace
 
-std::vector<KernelTime> parse_kernel_table(const std::string& text, const KernelTableFile& file,
-                                           const std::string& path) {
+std::vector<TimedKernel> parse_kernel_table(const std::string& text, const KernelTableFile& file,
+                                            const std::string& path) {
   const uint64_t checksum = xxh3_64(std::as_bytes(std::span(text)));
   ASHLAR_REQUIRE(checksum == file.xxh3, kData,
                  "{}: not the table that the profile names: its checksum is {:016x}, the profile "
                  "expects {:016x}; measure again: ashlar bench kernels RECIPE --profile FILE",
                  printable(path), checksum, file.xxh3);
-  std::vector<KernelTime> calls;
+  std::vector<TimedKernel> calls;
   size_t number = 0;
   for (const std::string& line : split(text, '\n')) {
     ++number;

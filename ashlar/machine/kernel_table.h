@@ -10,7 +10,7 @@
 namespace ashlar::machine {
 
 // Calls of the same work: one line of the table.
-struct KernelTime {
+struct TimedKernel {
   std::string op, dtype;
   int64_t groups = 0, rows = 0, cols = 0, depth = 0;
   int64_t flop = 0, bytes = 0;                   // of one call
@@ -21,7 +21,7 @@ struct KernelTime {
 
 // `path` names the file for messages.
 // Errors   kData: another checksum than the profile's, other columns, a line that is none.
-std::vector<KernelTime> parse_kernel_table(const std::string& text, const KernelTableFile& file,
-                                           const std::string& path);
+std::vector<TimedKernel> parse_kernel_table(const std::string& text, const KernelTableFile& file,
+                                            const std::string& path);
 
 }  // namespace ashlar::machine

@@ -315,6 +315,7 @@ std::string_view mood_class(Mood mood) {
 }
 
 std::string header_of(const Page& page) {
+  constexpr size_t kLongFact = 32;
   std::string out = fmt::format("<header><h1>{}</h1>\n", html(page.title));
   if (!page.subtitle.empty()) out += fmt::format("<p>{}</p>\n", html(page.subtitle));
   if (!page.banner.empty())
@@ -330,7 +331,9 @@ std::string header_of(const Page& page) {
   if (!page.facts.empty()) {
     out += "<dl>\n";
     for (const auto& [name, value] : page.facts)
-      out += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", html(name), html(value));
+      out +=
+          fmt::format("<div{}><dt>{}</dt><dd>{}</dd></div>\n",
+                      value.size() > kLongFact ? " class=\"long\"" : "", html(name), html(value));
     out += "</dl>\n";
   }
   return out + "</header>\n";

@@ -130,20 +130,28 @@ BarChart bars_of(std::span<const Shown> classes, std::string title, std::string 
 
 using Parts = std::vector<std::pair<std::string, double>>;
 
-Parts memory_parts(const Json& ranks) {
+Parts memory_parts(const Json& ranks, double unit_bytes) {
   Parts parts;
   for (const auto& item : object_at(ranks, "memory_bytes").items())
     if (item.key() != "total" && item.value().is_number())
-      parts.emplace_back(item.key(), item.value().get<double>() / kGiB);
+      parts.emplace_back(item.key(), item.value().get<double>() / unit_bytes);
   return parts;
 }
 
 PageSection memory_of(std::span<const Shown> classes) {
   PageSection section{"Memory", "", {}};
-  section.items.emplace_back(bars_of(classes, "Memory of a rank by tag", "GiB", memory_parts));
-  PageTable table{"", {"ranks", "GiB", "allocations", "workspace is fullest in"}, {}, ""};
+  double largest = 0;
+  for (const Shown& shown : classes) largest = std::max(largest, total_memory(*shown.ranks));
+  const bool small = largest < 2 * kGiB;
+  const double unit_bytes = small ? kMiB : kGiB;
+  const std::string unit = small ? "MiB" : "GiB";
+  section.items.emplace_back(
+      bars_of(classes, "Memory of a rank by tag", unit,
+              [&](const Json& ranks) { return memory_parts(ranks, unit_bytes); }));
+  PageTable table{"", {"ranks", unit, "allocations", "workspace is fullest in"}, {}, ""};
   for (const Shown& shown : classes)
-    table.rows.push_back({shown.name, fmt::format("{:.3f}", total_memory(*shown.ranks) / kGiB),
+    table.rows.push_back({shown.name,
+                          fmt::format("{:.3f}", total_memory(*shown.ranks) / unit_bytes),
                           fmt::format("{:.0f}", number_at(*shown.ranks, "allocations")),
                           text_at(*shown.ranks, "workspace_peak")});
   section.items.emplace_back(std::move(table));
@@ -265,6 +273,7 @@ PageSection saves_of(std::span<const RecordedPlan> plans) {
       if (item.value().is_number())
         table.rows.push_back(
             {plan.name, item.key(), format_thousands(item.value().get<int64_t>())});
+  tidy({"plan"}, table);
   if (!table.rows.empty()) section.items.emplace_back(std::move(table));
   return section;
 }

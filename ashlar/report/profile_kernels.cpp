@@ -10,9 +10,9 @@
 namespace ashlar::report {
 namespace {
 
-using machine::KernelTime;
 using machine::Profile;
 using machine::Quantity;
+using machine::TimedKernel;
 
 const Quantity* first_of(const Profile& profile, std::initializer_list<const char*> keys) {
   for (const char* key : keys)
@@ -53,10 +53,10 @@ LineChart roofs_of(std::span<const Profile> profiles) {
 }
 
 // A mark for every kernel of the table that computes.
-void add_kernels(const std::string& prefix, const std::vector<KernelTime>& calls,
+void add_kernels(const std::string& prefix, const std::vector<TimedKernel>& calls,
                  LineChart& chart) {
   std::map<std::string, Line> by_type;
-  for (const KernelTime& call : calls) {
+  for (const TimedKernel& call : calls) {
     if (call.flop <= 0 || call.bytes <= 0 || call.median_us <= 0) continue;
     const double intensity = double(call.flop) / double(call.bytes);
     if (intensity < kLeastIntensity) continue;
@@ -73,21 +73,21 @@ void add_kernels(const std::string& prefix, const std::vector<KernelTime>& calls
   }
 }
 
-double time_of_calls(const KernelTime& call) {
+double time_of_calls(const TimedKernel& call) {
   return double(call.calls) * call.median_us;
 }
 
-double time_of_all(const std::vector<KernelTime>& calls) {
+double time_of_all(const std::vector<TimedKernel>& calls) {
   double all = 0;
-  for (const KernelTime& call : calls) all += time_of_calls(call);
+  for (const TimedKernel& call : calls) all += time_of_calls(call);
   return all;
 }
 
-BarChart time_by_op(const std::string& title, const std::vector<KernelTime>& calls) {
+BarChart time_by_op(const std::string& title, const std::vector<TimedKernel>& calls) {
   constexpr size_t kMost = 16;
   std::map<std::string, double> shares;
   const double all = time_of_all(calls);
-  for (const KernelTime& call : calls)
+  for (const TimedKernel& call : calls)
     shares[call.op] += all > 0 ? 100 * time_of_calls(call) / all : 0;
   std::vector<std::pair<double, std::string>> sorted;
   for (const auto& [op, share] : shares) sorted.emplace_back(share, op);
@@ -109,10 +109,10 @@ BarChart time_by_op(const std::string& title, const std::vector<KernelTime>& cal
   return chart;
 }
 
-PageTable calls_table(std::vector<KernelTime> calls) {
+PageTable calls_table(std::vector<TimedKernel> calls) {
   constexpr size_t kMost = 100;
   const double all = time_of_all(calls);
-  std::stable_sort(calls.begin(), calls.end(), [](const KernelTime& a, const KernelTime& b) {
+  std::stable_sort(calls.begin(), calls.end(), [](const TimedKernel& a, const TimedKernel& b) {
     return time_of_calls(a) > time_of_calls(b);
   });
   PageTable table{"Calls that take most of the time",
@@ -123,7 +123,7 @@ PageTable calls_table(std::vector<KernelTime> calls) {
   if (calls.size() > kMost)
     table.note = fmt::format("The first {} of {} distinct calls.", kMost, calls.size());
   for (size_t i = 0; i < std::min(calls.size(), kMost); ++i) {
-    const KernelTime& call = calls[i];
+    const TimedKernel& call = calls[i];
     const auto rate = [&](int64_t work) {
       return call.median_us > 0 && work > 0
                  ? fmt::format("{:.4g}", double(work) / call.median_us * 1e-3)

@@ -1,5 +1,5 @@
-// Bandwidth of collectives over ranks beside what links allow (equation 1 of arXiv 2511.17127 within
-// a node), and messages between every two ranks.
+// Bandwidth of collectives over ranks beside what links allow (within a node equation 1 of arXiv
+// 2511.17127), and messages between every two ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::map<std::string, std::map<int64_t, double>> bandwidths_by_ranks(const Profi
   return lines;
 }
 
-// What was measured in groups of a node, and what its links allow by equation 1.
+// Measured bandwidths in groups of a node beside what its links allow by equation 1.
 void add_node(std::span<const Profile> profiles, std::vector<Item>& items) {
   LineChart chart{
       "Largest bandwidth over ranks of a node", {"ranks", false}, {"busbw, GB/s", false}, {}, ""};

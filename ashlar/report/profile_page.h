@@ -15,7 +15,7 @@ namespace ashlar::report {
 
 // The table of kernel times beside a profile, or why it cannot be shown.
 struct KernelTimes {
-  std::vector<machine::KernelTime> calls;
+  std::vector<machine::TimedKernel> calls;
   std::string problem;
 };
 struct ProfileSides {

@@ -1,6 +1,6 @@
-// What charts of rates point out: the work from which products reach 90 % of their largest rate, the
-// sizes at which arrays fill the caches, the length from which attention is limited by compute; and
-// maps of products over their rows and columns.
+// Points of charts of rates that stand out: the work from which products reach 90 % of their
+// largest rate, the sizes at which arrays fill the caches, the length from which compute limits
+// attention; and maps of products over their rows and columns.
 #include <fmt/format.h>
 
 #include <algorithm>

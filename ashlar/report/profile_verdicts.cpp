@@ -126,7 +126,7 @@ void add_banner(std::span<const Judgement> judged, size_t num_measured, Page& pa
   page.mood = mood_of(worst_of(judged));
 }
 
-// What changed of a number: "12 % worse".
+// The change of a number: "12.0 % worse".
 std::string change_text(double ratio) {
   const double percent = 100 * std::abs(ratio - 1);
   if (percent < 0.05) return "none";

@@ -13,8 +13,8 @@ namespace ashlar::report {
 // NAME.toml, or the name of one that the program carries), or a plan (NAME.json).
 // `baseline`: the profile with which those of the paths are compared; "": none.  A table of kernels
 // beside a profile is shown, or why it cannot be.
-// Errors   those of reading; kConfig for paths of different kinds, except plans with one profile, and
-//          for a baseline of anything but profiles.
+// Errors   those of reading; kConfig for paths of different kinds, except plans with one profile,
+//          and for a baseline of anything but profiles.
 Page page_of(FileSystem& files, const std::vector<std::string>& paths,
              const std::string& baseline = "");
 

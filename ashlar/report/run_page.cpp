@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/statistics.h"
@@ -77,7 +78,8 @@ void add_column(const RecordedRun& run, size_t num_runs, StepColumn column, cons
                 double factor, LineChart& chart) {
   if (!any(run.rows, column)) return;
   const std::string line = line_name(name, run, num_runs);
-  if (run.rows.num_steps() < kLongSteps) {
+  const bool calm = column == StepColumn::kLr || column == StepColumn::kMemoryPeakBytes;
+  if (run.rows.num_steps() < kLongSteps || calm) {
     chart.lines.push_back({line, over_steps(run.rows, column, factor)});
     return;
   }
@@ -242,22 +244,21 @@ PageSection events_section(std::span<const RecordedRun> runs) {
   return section;
 }
 
-std::string last_finite(const RunRows& rows, StepColumn column, const char* format_text) {
+std::optional<double> last_finite(const RunRows& rows, StepColumn column) {
   const auto& values = rows.of(column);
   for (size_t i = values.size(); i-- > 0;)
-    if (std::isfinite(values[i])) return fmt::format(fmt::runtime(format_text), values[i]);
-  return "none";
+    if (std::isfinite(values[i])) return values[i];
+  return std::nullopt;
 }
 
 // The median of a column over the second half of the run.
-std::string late_median(const RunRows& rows, StepColumn column, double factor,
-                        const char* format_text) {
+std::optional<double> late_median(const RunRows& rows, StepColumn column) {
   std::vector<double> values;
   const auto& all = rows.of(column);
   for (size_t i = all.size() / 2; i < all.size(); ++i)
-    if (std::isfinite(all[i])) values.push_back(factor * all[i]);
-  if (values.empty()) return "none";
-  return fmt::format(fmt::runtime(format_text), summarize(values).median);
+    if (std::isfinite(all[i])) values.push_back(all[i]);
+  if (values.empty()) return std::nullopt;
+  return summarize(values).median;
 }
 
 // Where the last start of a run is; "" if its row does not say.
@@ -279,15 +280,18 @@ void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
     page.facts.emplace_back(line_name(name, run, num_runs), value);
   };
   if (const std::string machine = machine_of(run); !machine.empty()) add("Machine", machine);
-  add("Steps", last_finite(run.rows, StepColumn::kStep, "{:.0f}"));
+  add("Steps", format_thousands(int64_t(run.rows.of(StepColumn::kStep).back())));
   if (const auto& tokens = run.rows.of(StepColumn::kTokens); std::isfinite(tokens.back()))
     add("Tokens", format_thousands(int64_t(tokens.back())));
-  add("Last loss", last_finite(run.rows, StepColumn::kLoss, "{:.4f}"));
+  if (const auto loss = last_finite(run.rows, StepColumn::kLoss))
+    add("Last loss", fmt::format("{:.4f}", *loss));
   const Points validation = of_events(run.rows, "evaluation", "validation_loss");
   if (!validation.empty())
     add("Last validation loss", fmt::format("{:.4f}", validation.back().second));
-  add("Tokens/s, median", late_median(run.rows, StepColumn::kTokensPerS, 1, "{:.0f}"));
-  add("MFU, median", late_median(run.rows, StepColumn::kMfu, 100, "{:.1f} %"));
+  if (const auto rate = late_median(run.rows, StepColumn::kTokensPerS))
+    add("Tokens/s, median", format_thousands(std::llround(*rate)));
+  if (const auto mfu = late_median(run.rows, StepColumn::kMfu))
+    add("MFU, median", fmt::format("{:.1f} %", 100 * *mfu));
   int64_t skipped = 0, failed = 0;
   for (const Json& event : run.rows.events) {
     skipped += event["event"] == "skip";

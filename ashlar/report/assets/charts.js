@@ -33,22 +33,28 @@
   const symbols = [d3.symbolDiamond, d3.symbolSquare, d3.symbolTriangle];
   const symbol = i => d3.symbol().type(symbols[i % symbols.length]).size(60)();
 
-  // Names with samples of their lines, marks or bars; then the names of spots.
-  function legend(plot, names, solid, spots = [], scattered = () => false) {
-    if (names.length < 2 && !spots.length) return;
+  // Colours and dashes of lines, in their order; faint ones stand behind and take none of them.
+  function lookOf(lines) {
+    let next = 0;
+    return lines.map(line => line.faint ? {colour: 'var(--quiet)', dash: ''}
+      : {colour: colour(next), dash: dash(next++)});
+  }
+
+  // Names with samples of their lines, marks or bars (the wide ones); then the names of spots.
+  function legend(plot, entries, spots = []) {
+    if (entries.length < 2 && !spots.length) return;
     const list = d3.select(plot).append('ul').attr('class', 'legend');
-    const width = solid ? 12 : 34;
-    const item = list.selectAll('li').data(names.length < 2 ? [] : names).join('li');
-    const sample = item.append('svg').attr('viewBox', `0 0 ${width} 10`).style('width', `${width}px`)
-      .attr('aria-hidden', 'true');
-    sample.filter((_, i) => scattered(i)).append('circle').attr('cx', width / 2).attr('cy', 5).attr('r', 3)
-      .attr('fill', name => colour(names.indexOf(name)));
-    sample.filter((_, i) => !scattered(i)).append('line')
-      .attr('x1', 0).attr('x2', width).attr('y1', 5).attr('y2', 5)
-      .attr('stroke-width', solid ? 10 : 2.5)
-      .attr('stroke', name => solid ? fill(name, names.indexOf(name)) : colour(names.indexOf(name)))
-      .attr('stroke-dasharray', name => solid ? '' : dash(names.indexOf(name)));
-    item.append('span').text(d => d);
+    for (const entry of entries.length < 2 ? [] : entries) {
+      const item = list.append('li'), width = entry.width > 5 ? 12 : 34;
+      const sample = item.append('svg').attr('viewBox', `0 0 ${width} 10`).style('width', `${width}px`)
+        .attr('aria-hidden', 'true');
+      if (entry.scattered)
+        sample.append('circle').attr('cx', width / 2).attr('cy', 5).attr('r', 3).attr('fill', entry.colour);
+      else
+        sample.append('line').attr('x1', 0).attr('x2', width).attr('y1', 5).attr('y2', 5)
+          .attr('stroke', entry.colour).attr('stroke-width', entry.width).attr('stroke-dasharray', entry.dash);
+      item.append('span').text(entry.name);
+    }
     spots.forEach((name, i) => {
       const spot = list.append('li');
       spot.append('svg').attr('viewBox', '-7 -7 14 14').style('width', '14px').style('height', '14px')
@@ -133,10 +139,10 @@
   function drawMarks(f, {list, named}, x) {
     const g = f.svg.append('g').selectAll('g').data(list).join('g');
     g.append('line').attr('class', 'at').attr('x1', m => x(m.at)).attr('x2', m => x(m.at))
-      .attr('y1', m => named ? 14 + 15 * m.row : f.top).attr('y2', f.bottom)
+      .attr('y1', m => named ? 2 + 15 * m.row : f.top).attr('y2', f.bottom)
       .append('title').text(m => m.name);
     if (named) g.append('text').attr('class', 'label').attr('y', m => 12 + 15 * m.row)
-      .attr('x', m => x(m.at) + (m.before ? 2 : -2)).attr('text-anchor', m => m.before ? 'end' : 'start')
+      .attr('x', m => x(m.at) + (m.before ? -4 : 4)).attr('text-anchor', m => m.before ? 'end' : 'start')
       .text(m => m.name);
   }
 
@@ -164,32 +170,33 @@
     chart.lines.filter(l => l.range && own.length <= kMostBands).forEach(line => {
       const band = d3.area().defined((r, k) => drawn(line.points[k]) && r[0] > 0)
         .x((_, k) => x(line.points[k][0])).y0(r => y(r[0])).y1(r => y(r[1]));
-      f.svg.append('path').datum(line.range).attr('fill', colour(own.indexOf(line)))
+      f.svg.append('path').datum(line.range).attr('fill', lookOf(own)[own.indexOf(line)].colour)
         .attr('opacity', 0.18).attr('d', band);
     });
+    const looks = lookOf(own);
     const names = [...new Set(own.flatMap(l => (l.spots || []).map(s => s[2])))];
     chart.lines.forEach(line => {
       const guide = line.guide_of !== undefined;
-      const i = own.indexOf(guide ? chart.lines[line.guide_of] : line);
+      const look = looks[own.indexOf(guide ? chart.lines[line.guide_of] : line)];
       if (!line.scattered)
         f.svg.append('path').datum(line.points).attr('class', 'mark').attr('fill', 'none')
-          .attr('stroke', colour(i)).attr('stroke-width', line.faint ? 1 : guide ? 1.4 : 1.8)
-          .attr('opacity', line.faint ? 0.45 : 1)
-          .attr('stroke-dasharray', line.faint ? '' : guide ? '1.5 3' : dash(i)).attr('d', path)
+          .attr('stroke', look.colour).attr('stroke-width', line.faint ? 1 : guide ? 1.4 : 1.8)
+          .attr('opacity', line.faint ? 0.55 : 1)
+          .attr('stroke-dasharray', line.faint ? '' : guide ? '1.5 3' : look.dash).attr('d', path)
           .append('title').text(line.name);
       const alone = line.points.filter((p, k) => drawn(p) &&
         !(k > 0 && drawn(line.points[k - 1])) && !(k + 1 < line.points.length && drawn(line.points[k + 1])));
       const marked = line.markers || line.scattered ? line.points.filter(drawn) : alone;
       f.svg.append('g').selectAll('circle').data(marked).join('circle').attr('class', 'mark')
-        .attr('cx', p => x(p[0])).attr('cy', p => y(p[1])).attr('r', 3).attr('fill', colour(i))
+        .attr('cx', p => x(p[0])).attr('cy', p => y(p[1])).attr('r', 3).attr('fill', look.colour)
         .append('title').text(p => `${line.name}: ${value(chart.x, p[0])}, ${value(chart.y, p[1])}`);
       f.svg.append('g').selectAll('path').data((line.spots || []).filter(drawn)).join('path')
         .attr('class', 'mark spot').attr('d', s => symbol(names.indexOf(s[2])))
-        .attr('transform', s => `translate(${x(s[0])},${y(s[1])})`).attr('stroke', colour(i))
+        .attr('transform', s => `translate(${x(s[0])},${y(s[1])})`).attr('stroke', look.colour)
         .append('title').text(s => `${line.name}: ${s[2]} ${value(chart.x, s[0])}`);
     });
     if (!own.some(l => l.scattered)) reader(f, chart, own, x, y, drawn);
-    legend(plot, own.map(l => l.name), false, names, i => own[i].scattered);
+    legend(plot, own.map((l, i) => ({name: l.name, scattered: l.scattered, width: 2.5, ...looks[i]})), names);
   }
 
   // A line at the pointer with the values of the nearest points.
@@ -304,7 +311,7 @@
     });
     f.svg.append('text').attr('class', 'label').attr('text-anchor', 'middle')
       .attr('x', (f.left + f.right) / 2).attr('y', f.height - 6).text(chart.unit);
-    legend(plot, chart.series.map(s => s.name), true);
+    legend(plot, chart.series.map((s, i) => ({name: s.name, width: 10, colour: fill(s.name, i), dash: ''})));
   }
 
   const kinds = {lines, heat, bars};
