@@ -4,12 +4,13 @@
 //             done            | the first runs, the others wait  | free slots
 //
 //   submit    the caller waits for a free slot, and copies the operation and its counts into it
-//   run       the lane's thread runs the oldest operation without the mutex, then increments
-//             completed_
-//   wait      the caller waits until completed_ has reached the ticket, or the thread has ended
+//   run       the lane's thread runs the oldest operation without the mutex (running_), then
+//             increments completed_
+//   wait      the caller runs the operation if it is the oldest and nobody does; else it waits
+//             until completed_ has reached the ticket, or the thread has ended
 //   cancel    any thread, through FailureState, sets cancelled_ and interrupts the transport.  The
-//             lane's thread sees the flag, or its operation fails, and it ends (ended_).  Only then
-//             are the tensors of queued operations free.
+//             lane's thread sees the flag, or its operation fails, and it ends (ended_), after an
+//             operation that a caller runs.  Only then are the tensors of queued operations free.
 //
 // mutex_ guards everything except the running operation.  It is always taken after the mutex of
 // FailureState, which calls cancel while it holds its own; so no code here calls failure_state_
@@ -110,6 +111,11 @@ void OperationQueue::wait(int64_t ticket) {
     const Operation& operation = slots_[size_t(ticket % kCapacity)];
     group = operation.group;
     row = operation.row;
+    if (completed_ + 1 == ticket && !running_ && !cancelled_) {
+      runner_->awaited().begin();
+      run_next(lock);
+      runner_->awaited().end();
+    }
     await(lock, [&] { return settled(ticket); });
   }
   const bool failed = completed_ < ticket;  // operations done before a failure stay done
@@ -135,25 +141,33 @@ void OperationQueue::cancel() {
   runner_->interrupt();
 }
 
+// Runs the oldest operation on this thread; false if it failed.
+bool OperationQueue::run_next(std::unique_lock<std::mutex>& lock) {
+  const Operation& operation = slots_[size_t((completed_ + 1) % kCapacity)];
+  running_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    operation.group->execute(operation, *runner_);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error) failure_state_.fail(error);  // this cancels this lane too
+  lock.lock();
+  running_ = false;
+  if (!error) ++completed_;
+  changed_.notify_all();
+  return !error;
+}
+
 void OperationQueue::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || cancelled_ || completed_ < submitted_; });
+    changed_.wait(lock,
+                  [&] { return !running_ && (stop_ || cancelled_ || completed_ < submitted_); });
     if (cancelled_) break;
     if (completed_ == submitted_) return;  // stop_, and the queue is empty
-    const Operation& operation = slots_[size_t((completed_ + 1) % kCapacity)];
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      operation.group->execute(operation, *runner_);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    if (error) failure_state_.fail(error);  // this cancels this lane too
-    lock.lock();
-    if (error) break;
-    ++completed_;
-    changed_.notify_all();
+    if (!run_next(lock)) break;
   }
   ended_ = true;
   changed_.notify_all();

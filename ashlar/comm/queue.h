@@ -1,5 +1,6 @@
 // The queue of one lane of a rank: its operations in the order of their submission, and the thread
-// that runs them.
+// that runs them.  A caller that waits for the oldest operation before that thread has begun it
+// runs it itself, which saves two handovers.
 #pragma once
 
 #include <condition_variable>
@@ -32,6 +33,7 @@ class OperationQueue final : public Executor {
  private:
   static constexpr int64_t kCapacity = kMaxQueued;
   void run();
+  bool run_next(std::unique_lock<std::mutex>& lock);
   template <typename Condition>
   void await(std::unique_lock<std::mutex>& lock, Condition condition);
   void fill_slot(const Operation& operation, int64_t ticket);
@@ -46,7 +48,8 @@ class OperationQueue final : public Executor {
   std::vector<int64_t> counts_;   // the counts that operations point at: two lists a slot
   int64_t submitted_ = 0, completed_ = 0;
   bool stop_ = false, cancelled_ = false;
-  bool ended_ = false;  // failed or cancelled: the thread uses no tensor any more
+  bool running_ = false;  // the oldest operation, by the lane's thread or by a caller
+  bool ended_ = false;    // failed or cancelled: the thread uses no tensor any more
   std::thread thread_;
 };
 

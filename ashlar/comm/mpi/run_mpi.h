@@ -15,9 +15,10 @@ namespace ashlar::comm {
 //         reason wins; of two at the same time, one that is not kComm, then that of the lower rank.
 //         A body that has to wait for something before it leaves calls Group::fail first, which
 //         reports at once.
-// Threads  MPI_THREAD_SERIALIZED: while body runs, communication threads and a thread that makes a
-//          group call MPI, one at a time.  While they wait for ranks to arrive they poll every 50
-//          us to 1 ms, less often the longer they wait; while data moves they only yield.
+// Threads  MPI_THREAD_SERIALIZED: while body runs, communication threads and threads that wait for
+//          an operation or make a group call MPI, one at a time.  While they wait for ranks to
+//          arrive they poll every 50 us to 1 ms, less often the longer they wait; while data moves
+//          they only yield.
 void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
              function_ref<void(std::string_view message, int exit_code)> report);
 
