@@ -58,6 +58,7 @@ void DryRank::drain() {
       kernels::Cost& cost = found != costs_.end() ? found->second : costs_[std::string(name)];
       cost.flop += event.flop;
       cost.bytes += event.bytes;
+      if (calls_) ++(*calls_)[call_of(trace_, event)];
     } else if (event.kind == TraceEvent::Kind::kPost) {
       Moved& moved =
           traffic_[{trace_.group(event.group).name, comm::op_of(name), trace_.text(event.label)}];
@@ -150,6 +151,22 @@ void DryRank::update() {
   begin();
   trainer_.apply(trainer_.measure());
   end();
+}
+
+KernelCalls DryRank::calls_of_step() {
+  KernelCalls calls;
+  calls_ = &calls;
+  step();
+  calls_ = nullptr;
+  return calls;
+}
+
+KernelCalls DryRank::calls_of_update() {
+  KernelCalls calls;
+  calls_ = &calls;
+  update();
+  calls_ = nullptr;
+  return calls;
 }
 
 void DryRank::evaluate() {

@@ -11,6 +11,7 @@
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/core/function_ref.h"
+#include "ashlar/train/kernel_call.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::train {
@@ -38,7 +39,10 @@ class DryRank {
   void step();
   // The trace file of a step (records/trace_file.h), with all its events; nothing is added up.
   std::string traced_step();
-  void update();    // only the end of a step after the last backward: norm, optimizer
+  void update();  // only the end of a step after the last backward: norm, optimizer
+  // The distinct kernel calls of a step(), or of an update().
+  KernelCalls calls_of_step();
+  KernelCalls calls_of_update();
   void evaluate();  // one batch
 
   const Trainer& trainer() const { return trainer_; }
@@ -71,6 +75,7 @@ class DryRank {
   bool evaluating_ = false;
   std::string workspace_peak_ = "start";
   KernelCosts costs_;
+  KernelCalls* calls_ = nullptr;  // null: only added up
   struct Moved {
     int64_t launches = 0, sent_bytes = 0, received_bytes = 0;
   };
