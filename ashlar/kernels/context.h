@@ -18,6 +18,8 @@
 
 namespace ashlar::kernels {
 
+class ProductTable;  // product_forms.h
+
 // Flop and bytes of one call, as its header states them.
 struct Cost {
   int64_t flop = 0, bytes = 0;
@@ -29,6 +31,7 @@ struct Context {
   Arena* workspace = nullptr;  // stack memory of the calling step
   bool reference = false;      // run the plain reference even if a fast path exists
   Trace* trace = nullptr;      // null: nothing is recorded
+  const ProductTable* products = nullptr;  // forms of products; null: by rules
 
   bool meta() const { return device == Device::kMeta; }
   bool recording() const { return trace && trace->recording(); }

@@ -3,6 +3,7 @@
 #include "ashlar/kernels/cpu/gemm/int8.h"
 #include "ashlar/kernels/cpu/gemm/reference.h"
 #include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/product_forms.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
@@ -11,7 +12,7 @@ using gemm::Engine;
 using gemm::Groups;
 using gemm::Strided;
 
-enum class Pass { kForward, kBackwardInput, kBackwardWeight };
+using Pass = ProductPass;
 
 int64_t packed_numel(const Engine& engine, int64_t groups, int64_t K, int64_t N) {
   return groups * engine.num_panels(N) * engine.panel_bytes(K) / size_of(engine.element);
@@ -52,6 +53,22 @@ void reference_pass(const Context& ctx, Pass pass, DType compute, const Groups& 
   }
 }
 
+// The form that the table has for a product, if there is a table.
+ProductForm form_of(const Context& ctx, Pass pass, DType compute, DType result,
+                    const Groups& groups, int64_t T, int64_t N, int64_t K) {
+  if (!ctx.products || ctx.meta()) return {};
+  const ProductForm* form = ctx.products->find({.pass = pass,
+                                                .own_columns = !groups.own_rows,
+                                                .compute = compute,
+                                                .result = result,
+                                                .groups = int32_t(groups.count),
+                                                .cols = N,
+                                                .depth = K,
+                                                .threads = ctx.threads->size(),
+                                                .rows = T});
+  return form ? *form : ProductForm{};
+}
+
 // x [T, K], y [T, N] and w [G, N, K] in the roles of `pass`.
 void run(const Context& ctx, Pass pass, DType compute, const Groups& groups, const Matrix& x,
          const Matrix& y, const Operand& w, bool accumulate) {
@@ -65,7 +82,8 @@ void run(const Context& ctx, Pass pass, DType compute, const Groups& groups, con
 
   if (pass == Pass::kBackwardWeight) {
     float* dw = ctx.meta() ? nullptr : w.w.as<float>();
-    return gemm::reduce(ctx, *engine, groups, N, K, y, x, dw, accumulate);
+    return gemm::reduce(ctx, *engine, groups, N, K, y, x, dw, accumulate,
+                        form_of(ctx, pass, compute, DType::kF32, groups, T, N, K));
   }
   const bool forward = pass == Pass::kForward;
   const Tensor& packed = forward ? w.forward : w.backward;
@@ -74,8 +92,9 @@ void run(const Context& ctx, Pass pass, DType compute, const Groups& groups, con
     return gemm::multiply_int8(ctx, *engine, groups, N, K, x, packed.data, y, accumulate);
   ASHLAR_ASSERT(packed.dtype == engine->element &&
                 packed.numel() == packed_numel(*engine, groups.count, depth, columns));
-  gemm::multiply(ctx, *engine, groups, columns, depth, forward ? x : y, packed.data,
-                 forward ? y : x, accumulate);
+  const Matrix &from = forward ? x : y, &to = forward ? y : x;
+  gemm::multiply(ctx, *engine, groups, columns, depth, from, packed.data, to, accumulate,
+                 form_of(ctx, pass, compute, to.dtype, groups, T, N, K));
 }
 
 // One group that owns all rows.

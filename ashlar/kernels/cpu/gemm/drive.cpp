@@ -21,6 +21,13 @@ int64_t copied_row_bytes(const Engine& engine, int64_t num_groups, int64_t K) {
 
 }  // namespace
 
+bool copies_rows(const ProductForm& form, const Engine& engine, const Matrix& a, int64_t K,
+                 bool rule) {
+  const bool readable = a.dtype == engine.element && !engine.round && K % engine.k_pad == 0;
+  if (!readable) return true;
+  return form.copies == RowCopies::kByRule ? rule : form.copies == RowCopies::kAlways;
+}
+
 Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
                const Matrix& a) {
   const int64_t size = element_bytes(engine);
@@ -139,15 +146,18 @@ void run_parts(const Product& p, const Task& task, bool copies) {
   }
 }
 
-void multiply_in_parts(const Product& p, std::span<const int32_t> row_of_group, bool copies) {
+void multiply_in_parts(const Product& p, std::span<const int32_t> row_of_group,
+                       const ProductForm& form) {
   const Engine& engine = p.engine;
-  const RowBlocks blocks(row_of_group, kMaxTiles * engine.max_rows);
+  const int64_t most_rows = kMaxTiles * engine.max_rows;
+  const bool copies = copies_rows(form, engine, p.a, p.K, !rows_fit(engine, p.a, p.K));
+  const RowBlocks blocks(row_of_group, rows_of_task(form, engine, most_rows, most_rows));
   const int64_t groups = p.column_groups(), all_panels = engine.num_panels(p.N);
-  const int64_t num_panels =
-      even_panels(all_panels, blocks.count() * groups, p.ctx.threads->size());
+  const int64_t num_panels = panels_of_task(
+      form, even_panels(all_panels, blocks.count() * groups, p.ctx.threads->size()), all_panels);
   const int64_t panel_blocks = ceil_div(all_panels, num_panels), others = panel_blocks * groups;
   // The larger operand passes through the caches once: weights of one group, or rows.
-  const bool weights_once = p.groups.count == 1 && p.N > p.a.rows;
+  const bool weights_once = rows_go_first(form, p.groups.count == 1 && p.N > p.a.rows);
   p.ctx.threads->run(blocks.count() * others, [&](int64_t index, int) {
     const int64_t other = weights_once ? index / blocks.count() : index % others;
     const auto rows = blocks[weights_once ? index % blocks.count() : index / others];
@@ -160,7 +170,8 @@ void multiply_in_parts(const Product& p, std::span<const int32_t> row_of_group, 
 }  // namespace
 
 void multiply(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
-              const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate) {
+              const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate,
+              const ProductForm& form) {
   const bool few =
       a.rows <= (groups.own_rows && groups.count > 1 ? engine.max_rows : vector_rows(engine));
   if (engine.strip && !few) {
@@ -170,14 +181,14 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
       ctx.workspace->take(DType::kU8,
                           {std::min(a.rows, engine.max_rows),
                            copied_row_bytes(engine, groups.own_rows ? 1 : groups.count, K)});
-    return multiply_strips(ctx, engine, groups, N, K, a, panels, c, accumulate);
+    return multiply_strips(ctx, engine, groups, N, K, a, panels, c, accumulate, form);
   }
   const Product product{ctx, engine, groups, N, K, a, panels, c, accumulate};
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const auto row_of_group =
       groups.own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows);
   if (engine.k_block != kWholeDepth && c.dtype == DType::kF32) {
-    if (!ctx.meta()) multiply_in_parts(product, row_of_group, !rows_fit(engine, a, K));
+    if (!ctx.meta()) multiply_in_parts(product, row_of_group, form);
     return;
   }
   const Arena::Scope scope(*ctx.workspace);
@@ -188,6 +199,8 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   constexpr int64_t kFewRowsBytes = 32 << 10;
   if (a.rows <= engine.max_rows)
     size.panels = std::clamp<int64_t>(kFewRowsBytes / engine.panel_bytes(K), 1, size.panels);
+  size.rows = rows_of_task(form, engine, size.rows, kMaxTiles * engine.max_rows);
+  size.panels = panels_of_task(form, size.panels, engine.num_panels(N));
   multiply_whole(product, RowBlocks(row_of_group, size.rows, !engine.whole_tiles), size, rows);
 }
 

@@ -12,6 +12,7 @@
 
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/linear.h"
+#include "ashlar/kernels/product_forms.h"
 
 namespace ashlar::kernels::cpu::gemm {
 
@@ -24,13 +25,34 @@ struct Groups {
 };
 
 // c_g [., N] (+)= a_g [., K] B_g.  panels: B of group 0; groups follow each other.
+// form: changes the time alone; see below.
 void multiply(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
-              const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate);
+              const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate,
+              const ProductForm& form = {});
 
 // dw_g [N, K] (+)= dy_g^T x_g, reduced over the rows that group g owns (all rows where groups own
 // columns).
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
-            const Matrix& dy, const Matrix& x, float* dw, bool accumulate);
+            const Matrix& dy, const Matrix& x, float* dw, bool accumulate,
+            const ProductForm& form = {});
+
+// The form's choice where a product can follow it, else that of the rule.  `most` is a limit
+// of the stack, or of the order of sums; rows are whole tiles.
+inline int64_t rows_of_task(const ProductForm& form, const Engine& engine, int64_t rule,
+                            int64_t most) {
+  if (form.rows <= 0) return rule;
+  const int64_t tile = engine.max_rows;
+  return std::clamp(form.rows / tile * tile, tile, most / tile * tile);
+}
+inline int64_t panels_of_task(const ProductForm& form, int64_t rule, int64_t most) {
+  return form.panels <= 0 ? rule : std::clamp<int64_t>(form.panels, 1, most);
+}
+inline bool rows_go_first(const ProductForm& form, bool rule) {
+  return form.order == TaskOrder::kByRule ? rule : form.order == TaskOrder::kRowsFirst;
+}
+// Whether rows of `a`, of which tiles can read some in place, are copied.
+bool copies_rows(const ProductForm& form, const Engine& engine, const Matrix& a, int64_t K,
+                 bool rule);
 
 // Both forms of w [G, N, K]: panels of its transpose for x W^T, and panels of itself for dy W (may
 // be absent).

@@ -130,8 +130,10 @@ struct PartsSize {
   static constexpr int64_t kPanelBytes = 16 << 10;
   static constexpr int64_t kRowPanels = 8, kColPanels = 32;  // a block has at most so many
   int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
-  // Tasks as large as keep all threads busy to the end; bits do not depend on them.
-  PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
+  // Tasks as large as keep all threads busy to the end, or as the form says; bits do not depend on
+  // them.
+  PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads,
+            const ProductForm& form)
       : row_panels(std::min(kRowPanels, engine.num_panels(N))),
         task_panels(engine.num_panels(N)),
         col_panels(std::min(kColPanels, engine.num_panels(K))) {
@@ -143,16 +145,22 @@ struct PartsSize {
       int64_t& larger = task_panels >= col_panels ? task_panels : col_panels;
       larger = ceil_div(larger, 2);
     }
+    const int64_t all_rows = engine.num_panels(N), all_cols = engine.num_panels(K);
+    if (form.rows > 0) task_panels = std::clamp<int64_t>(form.rows / engine.width, 1, all_rows);
+    col_panels = panels_of_task(form, col_panels, std::min(all_cols, kColPanels));
+    row_tasks = ceil_div(all_rows, task_panels);
+    col_tasks = ceil_div(all_cols, col_panels);
   }
 };
 
 void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
-                     int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+                     int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate,
+                     const ProductForm& form) {
   if (ctx.meta()) return;
   const bool own_rows = groups.own_rows;
   const int64_t width = engine.width, bytes = element_bytes(engine);
   const int64_t part_tokens = PartsSize::kPanelBytes / (width * bytes);
-  const PartsSize size(engine, groups.count, N, K, ctx.threads->size());
+  const PartsSize size(engine, groups.count, N, K, ctx.threads->size(), form);
   ctx.threads->run(groups.count * size.row_tasks * size.col_tasks, [&](int64_t task, int) {
     const int64_t g = task / size.col_tasks / size.row_tasks, column_group = own_rows ? 0 : g;
     const int64_t first_row = task / size.col_tasks % size.row_tasks * size.task_panels * width,
@@ -200,14 +208,20 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
 }  // namespace
 
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
-            const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
-  if (engine.strip) return reduce_strips(ctx, engine, groups, N, K, dy, x, dw, accumulate);
+            const Matrix& dy, const Matrix& x, float* dw, bool accumulate,
+            const ProductForm& form) {
+  if (engine.strip) return reduce_strips(ctx, engine, groups, N, K, dy, x, dw, accumulate, form);
   if (engine.k_block != kWholeDepth)
-    return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
+    return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate, form);
   const bool own_rows = groups.own_rows;
   // On meta the rows of a group are unknown, so the average decides, there and in a run.
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
-  const ReduceSize size = reduce_size(engine, tokens, N, K);
+  ReduceSize size = reduce_size(engine, tokens, N, K);
+  if (!size.chunk) {  // else the stack sets the rows, and all columns are one task
+    if (form.rows > 0)
+      size.row_panels = std::clamp<int64_t>(form.rows / engine.width, 1, engine.num_panels(N));
+    size.col_panels = panels_of_task(form, size.col_panels, engine.num_panels(K));
+  }
   const Arena::Scope scope(*ctx.workspace);
   const TokenPanels all_left =
       size.chunk ? TokenPanels{} : take_panels(ctx, engine, groups, dy.rows, N);

@@ -39,12 +39,13 @@ struct Size {
   // K that is summed in one go, and parts of a longer one.
   static constexpr int64_t kDepth = 1024, kPartDepth = 704;
   static constexpr int64_t kRows = 256, kPartRows = 512, kSumRows = 256, kSumPanels = 16;
+  static constexpr int64_t kMostRows = 1 << 20;
   static constexpr int64_t kFewParts = 6;
   static constexpr int64_t kPanelsBytes = 1 << 20;  // of one part of a task
 };
 
 // `panels` of num_panels, as many as a task may have, fewer where threads would wait.
-int64_t panels_of_task(int64_t num_panels, int64_t most, int64_t others, int64_t threads) {
+int64_t even_panels_of_task(int64_t num_panels, int64_t most, int64_t others, int64_t threads) {
   int64_t cuts = ceil_div(num_panels, std::max<int64_t>(1, most));
   while (cuts < num_panels && !keeps_busy(cuts * others, threads)) ++cuts;
   return ceil_div(num_panels, cuts);
@@ -58,10 +59,11 @@ struct Multiplication {
   const std::byte* panels;
   const Matrix& c;
   bool accumulate;
+  const ProductForm& form;
   Depths depths;
 
   Multiplication(const Engine& e, int64_t n, int64_t k, const Matrix& from, const std::byte* b,
-                 const Matrix& to, bool adds)
+                 const Matrix& to, bool adds, const ProductForm& f)
       : engine(e),
         N(n),
         K(k),
@@ -69,6 +71,7 @@ struct Multiplication {
         panels(b),
         c(to),
         accumulate(adds),
+        form(f),
         depths(e, k, e.padded(k) <= Size::kDepth ? Size::kDepth : Size::kPartDepth) {}
 
   bool has_sums() const { return c.dtype == DType::kBF16 && (accumulate || depths.count > 1); }
@@ -77,12 +80,13 @@ struct Multiplication {
   int64_t sum_rows() const {
     return depths.count > Size::kFewParts ? Size::kSumRows : engine.max_rows;
   }
-  // Rows of A that a tile reads in place: of its type, and not in a few sets of the first-level
+  // Rows of A that tiles do not read in place: of another type, or in few sets of the first-level
   // cache.
-  bool rows_fit() const {
+  bool copies() const {
     const int64_t row_bytes = a.stride * size_of(engine.element);
-    return a.dtype == engine.element && K % engine.k_pad == 0 && row_bytes % kPageBytes != 0 &&
-           (depths.count == 1 || row_bytes % (kPageBytes / 2) != 0);
+    const bool few_sets =
+        row_bytes % kPageBytes == 0 || (depths.count > 1 && row_bytes % (kPageBytes / 2) == 0);
+    return copies_rows(form, engine, a, K, few_sets);
   }
 };
 
@@ -127,7 +131,7 @@ void run_rows(const MultiplyTask& task, int64_t first, int64_t last) {
                                       : c;
   if (m.has_sums() && m.accumulate) widen(c, between);
   const Source rows = task.source().at(first, 0);
-  const bool fits = m.rows_fit();
+  const bool copies = m.copies();
   for (int64_t part = 0; part < m.depths.count; ++part) {
     const int64_t k = m.depths.begin(part), depth = m.depths.size(part),
                   num_k = std::min(depth, m.K - k);
@@ -139,7 +143,7 @@ void run_rows(const MultiplyTask& task, int64_t first, int64_t last) {
                   .panels = task.panel(k),
                   .panel_bytes = engine.panel_bytes(m.K),
                   .c = (is_last ? c : between).row_range(row, end)};
-      if (!fits) {
+      if (copies) {
         strip.a = {copy, depth * 2 + kLine, 0};
         engine.pack_rows(rows.at(row, k), end - row, num_k, false, copy, strip.a.row_bytes);
       }
@@ -183,8 +187,10 @@ struct ReduceCut {
   static int64_t block_rows(const Engine& engine, int64_t cols) {
     return std::max(engine.max_rows, kBlockBytes / (cols * 4) / engine.max_rows * engine.max_rows);
   }
-  // Tasks as large as keep all threads busy to the end; bits do not depend on them.
-  ReduceCut(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
+  // Tasks as large as keep all threads busy to the end, or as the form says; bits do not depend on
+  // them, since no task has more columns than part_tokens allows for.
+  ReduceCut(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads,
+            const ProductForm& form)
       : task_panels(engine.num_panels(N)) {
     const int64_t all = engine.num_panels(K);
     col_panels = ceil_div(all, ceil_div(all, kColPanels));
@@ -196,6 +202,12 @@ struct ReduceCut {
       int64_t& larger = task_panels >= col_panels ? task_panels : col_panels;
       larger = ceil_div(larger, 2);
     }
+    task_panels =
+        rows_of_task(form, engine, task_panels * engine.width, round_up(N, engine.width)) /
+        engine.width;
+    col_panels = panels_of_task(form, col_panels, std::min(all, kColPanels));
+    row_tasks = ceil_div(engine.num_panels(N), task_panels);
+    col_tasks = ceil_div(all, col_panels);
   }
 };
 
@@ -303,12 +315,13 @@ void Reduction::run() const {
 
 void multiply_strips(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
                      int64_t K, const Matrix& a, const std::byte* panels, const Matrix& c,
-                     bool accumulate) {
+                     bool accumulate, const ProductForm& form) {
   if (ctx.meta()) return;
-  const Multiplication m(engine, N, K, a, panels, c, accumulate);
+  const Multiplication m(engine, N, K, a, panels, c, accumulate, form);
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
+  const int64_t rule = m.depths.count > 1 ? Size::kPartRows : Size::kRows;
   const RowBlocks blocks(groups.own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
-                         m.depths.count > 1 ? Size::kPartRows : Size::kRows, false);
+                         rows_of_task(form, engine, rule, Size::kMostRows), false);
   const int64_t column_groups = groups.own_rows ? 1 : groups.count;
   const int64_t all_panels = engine.num_panels(N);
   // Panels of one part, or of all, pass a strip before the next strip reads them.
@@ -316,10 +329,12 @@ void multiply_strips(const Context& ctx, const Engine& engine, const Groups& gro
   int64_t most =
       std::max<int64_t>(4, Size::kPanelsBytes / (ceil_div(engine.padded(K), parts) * kLine));
   if (m.has_sums()) most = std::min(most, Size::kSumPanels);
-  const int64_t num_panels = panels_of_task(all_panels, most, blocks.count(), ctx.threads->size());
+  const int64_t num_panels = panels_of_task(
+      form, even_panels_of_task(all_panels, most, blocks.count(), ctx.threads->size()),
+      m.has_sums() ? std::min(all_panels, Size::kSumPanels) : all_panels);
   const int64_t panel_blocks = ceil_div(all_panels, num_panels);
   // Tasks that follow each other read the same panels, or, where groups own rows, the same rows.
-  const bool rows_first = groups.own_rows && groups.count == 1;
+  const bool rows_first = rows_go_first(form, groups.own_rows && groups.count == 1);
   ctx.threads->run(blocks.count() * panel_blocks, [&](int64_t index, int) {
     const auto rows = blocks[rows_first ? index % blocks.count() : index / panel_blocks];
     const int64_t block = rows_first ? index / blocks.count() : index % panel_blocks,
@@ -334,10 +349,11 @@ void multiply_strips(const Context& ctx, const Engine& engine, const Groups& gro
 }
 
 void reduce_strips(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
-                   int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+                   int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate,
+                   const ProductForm& form) {
   if (ctx.meta()) return;
   const bool own_rows = groups.own_rows;
-  const ReduceCut cut(engine, groups.count, N, K, ctx.threads->size());
+  const ReduceCut cut(engine, groups.count, N, K, ctx.threads->size(), form);
   ctx.threads->run(groups.count * cut.row_tasks * cut.col_tasks, [&](int64_t task, int) {
     const int64_t g = task / cut.col_tasks / cut.row_tasks, column_group = own_rows ? 0 : g;
     const int64_t row = task / cut.col_tasks % cut.row_tasks * cut.task_panels * engine.width,

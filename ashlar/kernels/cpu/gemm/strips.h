@@ -7,8 +7,9 @@ namespace ashlar::kernels::cpu::gemm {
 
 void multiply_strips(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
                      int64_t K, const Matrix& a, const std::byte* panels, const Matrix& c,
-                     bool accumulate);
+                     bool accumulate, const ProductForm& form);
 void reduce_strips(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
-                   int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate);
+                   int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate,
+                   const ProductForm& form);
 
 }  // namespace ashlar::kernels::cpu::gemm
