@@ -6,6 +6,7 @@
 
 #include "ashlar/bench/random_batch.h"
 #include "ashlar/comm/self/self.h"
+#include "ashlar/core/files.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
@@ -13,6 +14,7 @@
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
 #include "ashlar/train/plan.h"
+#include "ashlar/train/product_table.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::bench {
@@ -86,7 +88,10 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   Threads threads(int(recipe.train.threads));
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
-  train::Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.step_memory);
+  const auto files = posix_files();
+  const auto products = train::read_product_table(*files, recipe.train.machine);
+  train::Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.step_memory,
+                         products.get());
   trainer.initialize();
   const RandomBatch batch(trainer);
 

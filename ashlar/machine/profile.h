@@ -87,6 +87,14 @@ struct KernelTableFile {
   uint64_t xxh3 = 0;  // of its bytes
 };
 
+// The file with the forms of products (product_choices.h), beside the profile.
+struct ProductTableFile {
+  std::string file;   // relative to the profile
+  uint64_t xxh3 = 0;  // of its bytes
+  std::string isa;    // whose kernels were measured: "amx"
+  int64_t forms = 0;  // version of what forms mean
+};
+
 // The result of a calibration by whole runs.
 struct Calibration {
   std::string date, commit;
@@ -107,6 +115,7 @@ struct Profile {
   std::vector<RateCurve> rates;
   std::vector<Mount> mounts;
   std::optional<KernelTableFile> kernels;
+  std::optional<ProductTableFile> products;
   std::optional<Calibration> calibration;
 
   const Quantity* find(std::string_view key) const;

@@ -218,9 +218,9 @@ Profile parse_profile(const std::string& text, const std::string& source) {
   std::set<std::string_view> sections;
   for (const ProfileKey& key : profile_keys())
     sections.insert(key.name.substr(0, key.name.find('.')));
-  const std::set<std::string_view> others = {"schema",      "name",       "date",        "links",
-                                             "fingerprint", "identity",   "mount",       "rate",
-                                             "kernels",     "collective", "calibration", "pairs"};
+  const std::set<std::string_view> others = {
+      "schema", "name",    "date",       "links",       "fingerprint", "identity", "mount",
+      "rate",   "kernels", "collective", "calibration", "pairs",       "products"};
   for (const auto& item : json.items()) {
     if (others.contains(item.key())) continue;
     if (item.key() == "storage" || !sections.contains(item.key()))
@@ -243,6 +243,12 @@ Profile parse_profile(const std::string& text, const std::string& source) {
     const Fields kernels = root.object("kernels");
     kernels.only({"file", "xxh3"});
     profile.kernels = {kernels.text("file"), kernels.hex("xxh3", 16)};
+  }
+  if (root.has("products")) {
+    const Fields products = root.object("products");
+    products.only({"file", "xxh3", "isa", "forms"});
+    profile.products = {products.text("file"), products.hex("xxh3", 16), products.text("isa"),
+                        products.count("forms")};
   }
   if (root.has("calibration"))
     profile.calibration = calibration_of(root.object("calibration"), json.at("calibration"));

@@ -129,6 +129,10 @@ std::string to_toml(const Profile& profile) {
   if (profile.kernels)
     out += fmt::format("\n[kernels]\nfile = {}\nxxh3 = \"{:016x}\"\n",
                        toml_text(profile.kernels->file), profile.kernels->xxh3);
+  if (profile.products)
+    out += fmt::format("\n[products]\nfile = {}\nxxh3 = \"{:016x}\"\nisa = {}\nforms = {}\n",
+                       toml_text(profile.products->file), profile.products->xxh3,
+                       toml_text(profile.products->isa), profile.products->forms);
   if (profile.calibration) add_calibration(*profile.calibration, out);
   for (const Mount& mount : profile.mounts) {
     out += fmt::format("\n[[mount]]\npath = {}\nfilesystem = {}\n", toml_text(mount.path),

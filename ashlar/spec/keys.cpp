@@ -196,6 +196,8 @@ Rows train() {
               "most memory that the run may allocate; 0: no limit"),
       integer("train.trace_steps", t, &T::trace_steps, {0, 1000},
               "steps, from the second of a start on, whose trace every rank writes; 0: none"),
+      text("train.machine", t, &T::machine,
+           "profile of this machine whose table of products the kernels read; empty: none"),
   };
 }
 

@@ -144,6 +144,7 @@ struct TrainSpec {
   double max_minutes = 0;           // > 0: stop cleanly (and save) after this time
   int64_t memory_limit_mib = 0;     // 0: no limit
   int64_t trace_steps = 0;          // steps recorded, from a start's second on; 0: none
+  std::string machine;              // profile whose table of products the kernels read; "": none
   friend bool operator==(const TrainSpec&, const TrainSpec&) = default;
 };
 

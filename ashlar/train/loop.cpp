@@ -76,6 +76,7 @@ Outcome Run::train() {
 void Run::after_first_step() {
   report_.first_step();
   report_.memory(counters_.step, resources_.allocator.counts());
+  if (products_) log_.info("{}", describe(*products_, recipe_.train.machine));
   if (resources_.timing) log_.lines(resources_.timing->text());
   scale_.peak_flops = peak_->improve();
   report_.set_peak(scale_.peak_flops);

@@ -14,6 +14,7 @@
 #include "ashlar/train/loop.h"
 #include "ashlar/train/peak.h"
 #include "ashlar/train/plan.h"
+#include "ashlar/train/product_table.h"
 #include "ashlar/train/records/traced_steps.h"
 #include "ashlar/train/run_data.h"
 #include "ashlar/train/run_report.h"
@@ -83,6 +84,7 @@ class Run {
   // Members that the steps of the constructor make.
   RunPlan plan_;
   std::optional<models::ModelSource> first_weights_;  // of a new run with init.model
+  std::unique_ptr<kernels::ProductTable> products_;   // of train.machine; null: none
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<TracedSteps> traced_;
   std::unique_ptr<RunData> data_;

@@ -81,8 +81,9 @@ void Run::accept_plan() {
 
 void Run::make_trainer() {
   first_weights_ = find_first_weights(files_, recipe_, ranks_, log_);
+  products_ = read_product_table(files_, recipe_.train.machine);
   trainer_ = std::make_unique<Trainer>(recipe_, compute_, resources_.allocator, threads_, ranks_,
-                                       plan_.step_memory);
+                                       plan_.step_memory, products_.get());
   traced_ = std::make_unique<TracedSteps>(recipe_, files_, log_, trainer_->model().groups(),
                                           plan_.trace, resources_.local_ranks);
 }

@@ -9,14 +9,16 @@
 namespace ashlar::train {
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-                 comm::Group& ranks, std::optional<StepMemory> memory)
+                 comm::Group& ranks, std::optional<StepMemory> memory,
+                 const kernels::ProductTable* products)
     // Members point at those declared before them.
     : workspace_(memory ? Arena(allocator, memory->workspace_bytes, Tag::kWorkspace)
                         : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
            .threads = &threads,
            .workspace = &workspace_,
-           .trace = &ranks.trace()},
+           .trace = &ranks.trace(),
+           .products = products},
       model_(ctx_, allocator, recipe, resolve_parallel(recipe, ranks.size()), ranks, compute,
              {.late_bytes = memory ? std::optional(memory->late_bytes) : std::nullopt}),
       optimizer_(make_optimizer(allocator, compute)),

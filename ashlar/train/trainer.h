@@ -50,11 +50,13 @@ struct StepMemory {
 class Trainer {
  public:
   // memory: what a dry run of the step found; absent: it is counted (meta device only).
+  // products: outlives the trainer; null: the kernels follow their rules.
   Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-          comm::Group& ranks, std::optional<StepMemory> memory);
+          comm::Group& ranks, std::optional<StepMemory> memory,
+          const kernels::ProductTable* products = nullptr);
   Trainer(const Trainer&) = delete;
 
-  void initialize() { model_.initialize(); }            // weights from the seed
+  void initialize() { model_.initialize(); }  // weights from the seed
   // After they were loaded, or, as apply() leaves them, by_updates (RankModel::weights_changed).
   void weights_changed(bool by_updates = false) { model_.weights_changed(by_updates); }
 

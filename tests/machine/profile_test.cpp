@@ -39,6 +39,7 @@ Profile small_profile() {
                      {Origin::kMeasured, "ashlar bench p2p", "2026-11-26", 0.02},
                      {{0, 1, 3.5, 9.25}, {0, 2, 4, 9}, {1, 2, 20, 1.5}}});
   p.kernels = {"machine.kernels.tsv", 0x0123456789abcdefu};
+  p.products = {"machine.products.tsv", 0xfedcba9876543210u, "amx", 1};
   p.calibration = {"2026-11-26", "abc", {"zero 1", "tp 2"}, {{"products", 1.05}}, 0.04, 0.079};
   return p;
 }
@@ -62,6 +63,9 @@ TEST(ProfileFile, ReadsWhatItWrote) {
   EXPECT_EQ(again.pairs[0].pairs[2].gbps, 1.5);
   EXPECT_EQ(again.pairs[0].provenance.foreign_share, 0.02);
   EXPECT_EQ(again.kernels->xxh3, 0x0123456789abcdefu);
+  EXPECT_EQ(again.products->xxh3, 0xfedcba9876543210u);
+  EXPECT_EQ(again.products->isa, "amx");
+  EXPECT_EQ(again.products->forms, 1);
   EXPECT_EQ(again.calibration->factors.at("products"), 1.05);
   EXPECT_EQ(again.assumed(), std::vector<std::string>{"topology.link"});
 }
