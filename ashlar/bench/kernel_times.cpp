@@ -11,9 +11,16 @@
 
 namespace ashlar::bench {
 
+void warm_up(function_ref<void()> body) {
+  constexpr int kLeast = 2;
+  constexpr double kSeconds = 0.02;
+  const auto start = Clock::now();
+  for (int call = 0; call < kLeast || seconds_since(start) < kSeconds; ++call) body();
+}
+
 KernelTime time_kernel(double flop, double seconds, function_ref<void()> body) {
   constexpr size_t kMinRepeats = 5;
-  body();
+  warm_up(body);
   std::vector<double> times;
   const auto start = Clock::now();
   while (times.size() < kMinRepeats || seconds_since(start) < seconds) {

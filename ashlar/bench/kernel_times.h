@@ -16,6 +16,9 @@ struct KernelTime {
   double flops() const { return flop / median_s; }
 };
 
+// Calls the body until caches, clocks and threads are warm: twice at least, and for 20 ms.
+void warm_up(function_ref<void()> body);
+
 // Warms up, then repeats for `seconds`, and at least 5 times; wall clock over all threads.
 KernelTime time_kernel(double flop, double seconds, function_ref<void()> body);
 

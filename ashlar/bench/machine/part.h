@@ -35,6 +35,10 @@ struct Rig {
   bool quick = false;         // fewer sizes and repeats
   int64_t staging_bytes = 0;  // of a lane of the exact engines
   std::string directory = ".";  // on the disk to measure
+  // The point of a curve that a stopped run of the same command left in the profile, with --resume.
+  // Rank 0's; the others have none.
+  std::function<std::optional<machine::RatePoint>(const std::string& subject, double at)> kept =
+      [](const std::string&, double) { return std::nullopt; };
   // Whether there is time for the next row.  All ranks ask together, before each row; false after
   // --budget seconds or a signal, and then for all further rows.
   std::function<bool()> goes_on = [] { return true; };

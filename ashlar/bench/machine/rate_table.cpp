@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/bench/kernel_times.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/json.h"
 #include "ashlar/train/machine.h"
@@ -19,7 +20,7 @@ double median_of_ranks(comm::Group& ranks, double value) {
 std::vector<double> times_of(const Rig& rig, function_ref<void()> body) {
   constexpr size_t kLeast = 5;
   const double seconds = rig.quick ? 0.02 : 0.15;
-  body();
+  warm_up(body);
   std::vector<double> us;
   const auto start = Clock::now();
   while (us.size() < kLeast || seconds_since(start) < seconds) {
@@ -31,33 +32,50 @@ std::vector<double> times_of(const Rig& rig, function_ref<void()> body) {
 }
 
 RateTable::RateTable(const Rig& rig, Findings& findings, std::string at_unit, std::string unit,
-                     double units_of_work)
+                     double units_of_work, int subject_width)
     : rig_(rig),
       findings_(findings),
       at_unit_(std::move(at_unit)),
       unit_(std::move(unit)),
-      units_of_work_(units_of_work) {
-  findings_.text += fmt::format("{:<34} {:>11} {:>9} {:>9} {:>9} {:<8} {:>9}\n", "subject",
-                                at_unit_, "p10", "median", "p90", "unit", "slowest");
+      units_of_work_(units_of_work),
+      subject_width_(subject_width) {
+  findings_.text +=
+      fmt::format("{:<{}} {:>11} {:>9} {:>9} {:>9} {:<8} {:>9}\n", "subject", subject_width_,
+                  at_unit_, "p10", "median", "p90", "unit", "slowest");
 }
 
 RateTable::~RateTable() {
   for (machine::RateCurve& curve : curves_) findings_.profile.set(std::move(curve));
 }
 
-bool RateTable::row(const std::string& subject, double at, double work, function_ref<void()> body) {
-  if (findings_.num_left_out > 0 || !rig_.goes_on()) {
-    ++findings_.num_left_out;
-    return false;
-  }
-  rig_.ranks.barrier("rates").wait();
-  std::vector<double> rates;
-  for (const double us : times_of(rig_, body)) rates.push_back(work / us * 1e6 / units_of_work_);
-  const Repeats mine = repeats_of(std::move(rates));
-  last_of_ranks_ = of_ranks(rig_.ranks, mine.median);
-  last_ = {median_of_ranks(rig_.ranks, mine.p10), repeats_of(last_of_ranks_).median,
-           median_of_ranks(rig_.ranks, mine.p90), median_of_ranks(rig_.ranks, mine.cv)};
-  last_subject_ = subject;
+void RateTable::limit(std::function<double()> ceiling, std::string from) {
+  ceiling_ = std::move(ceiling);
+  ceiling_from_ = std::move(from);
+  ceiling_value_ = ceiling_();
+}
+
+// A machine that has become faster meanwhile has a higher ceiling too.
+bool RateTable::is_above_ceiling() {
+  constexpr double kMost = 1.05;  // as machine/verdict.h
+  if (!ceiling_ || last_.median <= kMost * ceiling_value_) return false;
+  ceiling_value_ = std::max(ceiling_value_, ceiling_());
+  return last_.median > kMost * ceiling_value_;
+}
+
+void RateTable::add_judgement(const std::string& subject, double at) {
+  machine::Measured m;
+  m.name = fmt::format("{} at {:.6g} {}", subject, at, at_unit_);
+  m.subject = machine::Subject::kProduct;
+  m.value = last_.median;
+  m.unit = unit_;
+  machine::Judgement judgement =
+      machine::judge(m, machine::Expected{ceiling_value_, ceiling_from_});
+  judgement.hint =
+      "a rate above what the hardware can do is not kept: look at the clock, and measure again";
+  findings_.judged.push_back(std::move(judgement));
+}
+
+void RateTable::store(const std::string& subject, double at) {
   auto curve = std::find_if(curves_.begin(), curves_.end(),
                             [&](const auto& c) { return c.subject == subject; });
   if (curve == curves_.end()) {
@@ -65,9 +83,26 @@ bool RateTable::row(const std::string& subject, double at, double work, function
     curve = curves_.end() - 1;
   }
   curve->points.push_back({at, last_.p10, last_.median, last_.p90});
-  findings_.text += fmt::format("{:<34} {:>11} {:>9.4g} {:>9.4g} {:>9.4g} {:<8} {:>9.4g}\n",
-                                subject, at, last_.p10, last_.median, last_.p90, unit_,
-                                *std::min_element(last_of_ranks_.begin(), last_of_ranks_.end()));
+}
+
+// Whether rank 0 has the point of a stopped run.  The other ranks do not need its numbers.
+bool RateTable::take_kept(const std::string& subject, double at) {
+  const auto point = rig_.kept(subject, at);
+  if (comm::from_leader(rig_.ranks, point.has_value(), "resume") == 0) return false;
+  last_of_ranks_.clear();
+  last_subject_ = subject;
+  last_is_stored_ = true;
+  last_ = {};
+  if (point) last_ = {point->p10, point->median, point->p90, 0};
+  if (point) store(subject, at);
+  return true;
+}
+
+void RateTable::print(const std::string& subject, double at) {
+  findings_.text +=
+      fmt::format("{:<{}} {:>11} {:>9.4g} {:>9.4g} {:>9.4g} {:<8} {:>9.4g}\n", subject,
+                  subject_width_, at, last_.p10, last_.median, last_.p90, unit_,
+                  *std::min_element(last_of_ranks_.begin(), last_of_ranks_.end()));
   findings_.rows.push_back(one_line(Ordered{{"experiment_name", subject},
                                             {"at", at},
                                             {"at_unit", at_unit_},
@@ -79,7 +114,38 @@ bool RateTable::row(const std::string& subject, double at, double work, function
                                             {"cv_pct", 100 * last_.cv},
                                             {"ranks", last_of_ranks_},
                                             {"wrong", 0}}));
+}
+
+bool RateTable::row(const std::string& subject, double at, double work, function_ref<void()> body) {
+  if (findings_.num_left_out > 0 || !rig_.goes_on()) {
+    ++findings_.num_left_out;
+    return false;
+  }
+  if (take_kept(subject, at)) return true;
+  rig_.ranks.barrier("rates").wait();
+  std::vector<double> rates;
+  for (const double us : times_of(rig_, body)) rates.push_back(work / us * 1e6 / units_of_work_);
+  const Repeats mine = repeats_of(std::move(rates));
+  last_of_ranks_ = of_ranks(rig_.ranks, mine.median);
+  last_ = {median_of_ranks(rig_.ranks, mine.p10), repeats_of(last_of_ranks_).median,
+           median_of_ranks(rig_.ranks, mine.p90), median_of_ranks(rig_.ranks, mine.cv)};
+  last_subject_ = subject;
+  last_is_stored_ = !is_above_ceiling();
+  if (last_is_stored_)
+    store(subject, at);
+  else
+    add_judgement(subject, at);
+  print(subject, at);
   return true;
+}
+
+void RateTable::note(const std::string& text,
+                     const std::vector<std::pair<std::string, double>>& members) {
+  if (last_of_ranks_.empty()) return;  // the row was not measured
+  findings_.text.insert(findings_.text.size() - 1, text);
+  Ordered row = Ordered::parse(findings_.rows.back());
+  for (const auto& [name, value] : members) row[name] = value;
+  findings_.rows.back() = one_line(row);
 }
 
 void RateTable::add_fleet(machine::Subject subject) {

@@ -11,27 +11,49 @@ class RateTable {
  public:
   // at_unit: of the sizes, "B", "tokens"; unit: of the rates, with so many units of work each.
   RateTable(const Rig& rig, Findings& findings, std::string at_unit, std::string unit,
-            double units_of_work);
+            double units_of_work, int subject_width = 34);
   ~RateTable();  // adds the curves to the findings
 
+  // No rate can be above that of ceiling(), in units, which all ranks call and which may be a
+  // little higher when it is measured again.  A row that still is above it gets the verdict
+  // above-model, and no place in the profile.
+  void limit(std::function<double()> ceiling, std::string from);
+
   // Times the body, which does so much work; false, without a call, if there is no time left.
+  // A row that a stopped run of the command measured is not measured again.
   bool row(const std::string& subject, double at, double work, function_ref<void()> body);
+  // Adds to the last row: text to its line, and members to its JSON.
+  void note(const std::string& text, const std::vector<std::pair<std::string, double>>& members);
   const Repeats& last() const { return last_; }  // rates of the last row
+  bool last_is_stored() const { return last_is_stored_; }
+  double ceiling() const { return ceiling_value_; }  // the highest so far; 0: none
   // The ranks' medians of the last row as a fleet, in which a slow rank stands out.
   void add_fleet(machine::Subject subject);
 
  private:
+  bool take_kept(const std::string& subject, double at);
+  bool is_above_ceiling();
+  void store(const std::string& subject, double at);
+  void print(const std::string& subject, double at);
+  void add_judgement(const std::string& subject, double at);
+
   const Rig& rig_;
   Findings& findings_;
   const std::string at_unit_, unit_;
   const double units_of_work_;
+  const int subject_width_;
   std::vector<machine::RateCurve> curves_;
   std::string last_subject_;
   std::vector<double> last_of_ranks_;
   Repeats last_;
+  bool last_is_stored_ = true;
+  std::function<double()> ceiling_;
+  std::string ceiling_from_;
+  double ceiling_value_ = 0;
 };
 
-// Runs the body once to warm up, then for some time and at least 5 times: microseconds of each.
+// Warms up (bench/kernel_times.h), then runs the body for some time and at least 5 times:
+// microseconds of each.
 std::vector<double> times_of(const Rig& rig, function_ref<void()> body);
 
 }  // namespace ashlar::bench

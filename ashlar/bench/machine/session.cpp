@@ -49,9 +49,22 @@ bool has_result_of(const Profile& profile, const std::string& command) {
   return false;
 }
 
+constexpr std::string_view kStopped = " (stopped)";
+
+// The point that a stopped run of this command measured.
+std::optional<machine::RatePoint> kept_point(const Profile& profile, const std::string& command,
+                                             const std::string& subject, int64_t threads,
+                                             double at) {
+  for (const machine::RateCurve& curve : profile.rates)
+    if (curve.subject == subject && curve.threads == threads &&
+        curve.provenance.from == fmt::format("{}{}", command, kStopped))
+      for (const machine::RatePoint& point : curve.points)
+        if (point.at == at) return point;
+  return std::nullopt;
+}
+
 // Numbers of an interrupted part say so, for --resume.
 void mark_stopped(Profile& profile) {
-  constexpr std::string_view kStopped = " (stopped)";
   for (auto& [key, quantity] : profile.quantities) quantity.from += kStopped;
   for (machine::CollectiveCurve& curve : profile.collectives) curve.provenance.from += kStopped;
   for (machine::RateCurve& curve : profile.rates) curve.provenance.from += kStopped;
@@ -93,6 +106,23 @@ void keep_result(PartResult& result, const std::string& date, int local_ranks, K
     keeping.keep(*keeping.profile);
   }
   if (keeping.print) keeping.print(result);
+}
+
+// A stopped run's numbers give way to those with which the same command ends.
+void drop_stopped(const Profile& later, Profile& profile) {
+  const auto ends = [](const std::string& from, const std::string& stopped) {
+    return stopped == fmt::format("{}{}", from, kStopped);
+  };
+  std::erase_if(profile.quantities, [&](const auto& item) {
+    const machine::Quantity* same = later.find(item.first);
+    return same && ends(same->from, item.second.from);
+  });
+  std::erase_if(profile.rates, [&](const machine::RateCurve& curve) {
+    return std::any_of(later.rates.begin(), later.rates.end(), [&](const auto& same) {
+      return same.subject == curve.subject && same.threads == curve.threads &&
+             ends(same.provenance.from, curve.provenance.from);
+    });
+  });
 }
 
 }  // namespace
@@ -148,7 +178,8 @@ void merge(const Profile& from, Profile& into) {
 }
 
 void merge(const Profile& from, bool disturbed, Profile& into) {
-  const Profile earlier = into;
+  Profile earlier = into;
+  drop_stopped(from, earlier);
   merge(from, into);
   if (disturbed) merge(earlier, into);
 }
@@ -205,6 +236,10 @@ SessionReport run_session(std::span<const PartCall> calls, const train::RankReso
     rig.quick = options.quick;
     rig.directory = options.directory;
     rig.staging_bytes = options.staging_bytes;
+    if (leads && options.resume && keeping.profile)
+      rig.kept = [&](const std::string& subject, double at) {
+        return kept_point(*keeping.profile, command, subject, threads.size(), at);
+      };
     rig.goes_on = [&] {
       if (progress) progress->advance(1);
       return pace.goes_on();
