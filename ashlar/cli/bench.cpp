@@ -1,20 +1,18 @@
-// ashlar bench step RECIPE.toml [section.key=value ...]; ashlar bench products [--dtype bf16|fp32]
-// [--only TEXT] [--peer LIBRARY]; ashlar bench linear-attention [--dtype bf16|fp32] [--tokens N];
-// ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]; ashlar
-// bench memory RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]; ashlar
-// bench checkpoint [--workload NAME,...] [--dir DIR] [--ranks N] [--no-sync]
+// ashlar bench step RECIPE.toml [section.key=value ...]; ashlar bench linear-attention
+// [--dtype bf16|fp32] [--tokens N]; ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study]
+// [section.key=value ...]; ashlar bench memory RECIPE.toml [--ranks N] [--layout "KEY=VALUE
+// ..."]... [--lengths N,...]; ashlar bench checkpoint [--workload NAME,...] [--dir DIR] [--ranks N]
+// [--no-sync]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/bench/checkpoint.h"
 #include "ashlar/bench/linear_attention.h"
 #include "ashlar/bench/memory.h"
-#include "ashlar/bench/products.h"
 #include "ashlar/bench/ranks.h"
 #include "ashlar/bench/step.h"
 #include "ashlar/cli/bench_machine.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
-#include "ashlar/nn/precision.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 
@@ -186,13 +184,6 @@ void add_checkpoint(CLI::App& group, CommandAction& action) {
   });
 }
 
-// bf16 or fp32, as products multiply.
-DType parse_compute(const std::string& dtype) {
-  const DType compute = nn::parse_precision(dtype);
-  ASHLAR_REQUIRE(compute != DType::kF64, kConfig, "--dtype is fp64; expected auto, bf16 or fp32");
-  return compute;
-}
-
 void add_linear_attention(CLI::App& group, CommandAction& action) {
   struct Flags {
     std::string dtype = "auto";
@@ -213,7 +204,7 @@ void add_linear_attention(CLI::App& group, CommandAction& action) {
       ASHLAR_REQUIRE(flags->tokens >= 1 && flags->tokens <= kMost, kConfig,
                      "--tokens is {}; expected 1 to {}", flags->tokens, kMost);
       const bench::RecurrenceReport report =
-          bench::measure_recurrences(flags->threads, parse_compute(flags->dtype), flags->tokens);
+          bench::measure_recurrences(flags->threads, products_type(flags->dtype), flags->tokens);
       print_lines(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };
@@ -226,10 +217,9 @@ void add_bench(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
   group->require_subcommand(1);
   struct Flags {
-    std::string recipe, dtype = "auto", only, peer;
+    std::string recipe;
     std::vector<std::string> overrides;
     int64_t steps = 10;
-    int threads = 0;
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
@@ -255,26 +245,10 @@ void add_bench(CLI::App& app, CommandAction& action) {
   add_checkpoint(*group, action);
   add_collectives(*group, action);
   add_machine_parts(*group, action);
+  add_products(*group, action);
   add_kernels(*group, action);
   add_compare(*group, action);
   add_report(*group, action);
-
-  CLI::App* products = group->add_subcommand(
-      "products", "matrix products, attention and Newton-Schulz at training shapes");
-  products->add_option("--dtype", flags->dtype, "auto, bf16 or fp32")->capture_default_str();
-  products->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
-  products->add_option("--only", flags->only, "only rows whose shape and op hold this text");
-  products->add_option("--peer", flags->peer,
-                       "a library of oneDNN, version 3 or newer, whose products are measured too");
-  products->add_flag("--json", flags->json, "one JSON line");
-  products->callback([flags, &action] {
-    action = [flags](Log&) {
-      const bench::ProductReport report = bench::measure_products(
-          flags->threads, parse_compute(flags->dtype), flags->only, flags->peer);
-      print_lines(flags->json ? bench::to_json_line(report) : bench::to_text(report));
-      return 0;
-    };
-  });
 }
 
 }  // namespace ashlar::cli

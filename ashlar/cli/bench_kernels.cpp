@@ -1,4 +1,5 @@
-// ashlar bench kernels RECIPE.toml [--ranks N] [--profile FILE] [section.key=value]
+// ashlar bench kernels RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--profile FILE]
+// [section.key=value]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/bench/machine/kernels.h"
@@ -6,7 +7,6 @@
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/files.h"
 #include "ashlar/machine/profile.h"
-#include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 
 namespace ashlar::cli {
@@ -14,23 +14,16 @@ namespace {
 
 struct KernelsFlags {
   std::string recipe, profile;
-  std::vector<std::string> overrides;
+  std::vector<std::string> overrides, layouts;
   int ranks = 1;
   int64_t steps = 5;
 };
-
-// "machine.kernels.tsv" beside "machine.toml".
-std::string table_beside(const std::string& profile) {
-  const size_t dot = profile.rfind('.');
-  const bool has_ending = dot != profile.npos && profile.find('/', dot) == profile.npos;
-  return (has_ending ? profile.substr(0, dot) : profile) + ".kernels.tsv";
-}
 
 // The profile names the table and its checksum, so the table is there before the profile is.
 void keep_table(FileSystem& files, const bench::KernelTable& table, const KernelsFlags& flags,
                 machine::Profile profile, int local_ranks) {
   if (profile.identity.empty()) profile = bench::describe_machine(local_ranks);
-  const std::string path = table_beside(flags.profile), text = bench::to_tsv(table);
+  const std::string path = file_beside(flags.profile, "kernels.tsv"), text = bench::to_tsv(table);
   write_text(files, path, text);
   profile.kernels = {last_part(path), xxh3_64(std::as_bytes(std::span(text)))};
   write_text(files, flags.profile, machine::to_toml(profile));
@@ -41,7 +34,9 @@ int run_kernels(const KernelsFlags& flags) {
   ASHLAR_REQUIRE(flags.steps >= 1 && flags.steps <= kMostSteps, kConfig,
                  "--steps is {}; expected 1 to {}", flags.steps, kMostSteps);
   const auto files = posix_files();
-  const Recipe recipe = train::read_recipe(*files, flags.recipe, flags.overrides);
+  std::vector<Recipe> layouts;
+  for (const bench::Layout& layout : layouts_of(flags.recipe, flags.overrides, flags.layouts))
+    layouts.push_back(layout.recipe);
   machine::Profile profile;
   if (!flags.profile.empty() && files->stat(flags.profile, LinkPolicy::kFollow)) {
     profile = machine::parse_profile(read_text(*files, flags.profile), flags.profile);
@@ -49,8 +44,8 @@ int run_kernels(const KernelsFlags& flags) {
   }
   bool disturbed = false;
   train::start_ranks(
-      recipe, {flags.ranks, print_error}, [&](const train::RankResources& resources) {
-        const bench::KernelTable table = bench::measure_kernels(recipe, resources, flags.steps);
+      layouts[0], {flags.ranks, print_error}, [&](const train::RankResources& resources) {
+        const bench::KernelTable table = bench::measure_kernels(layouts, resources, flags.steps);
         if (resources.ranks.rank() != 0) return;
         print_lines(bench::to_text(table));
         disturbed = table.foreign.shown() > machine::kMaxForeignShare;
@@ -65,9 +60,12 @@ int run_kernels(const KernelsFlags& flags) {
 void add_kernels(CLI::App& group, CommandAction& action) {
   const auto flags = std::make_shared<KernelsFlags>();
   CLI::App* sub = group.add_subcommand(
-      "kernels", "every distinct kernel call of a recipe's step, all ranks computing");
+      "kernels", "every distinct kernel call of a recipe's layouts, all ranks computing");
   sub->add_option("RECIPE", flags->recipe, "TOML file")->required();
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
+  sub->add_option("--layout", flags->layouts,
+                  "overrides of one layout, \"KEY=VALUE KEY=VALUE\"; may be given several times")
+      ->allow_extra_args(false);
   sub->add_option("--ranks", flags->ranks, "ranks, as threads of this process; 1 under mpirun")
       ->capture_default_str();
   sub->add_option("--steps", flags->steps, "timed steps")->capture_default_str();

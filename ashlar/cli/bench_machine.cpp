@@ -31,7 +31,7 @@ void check_flags(const MachineFlags& flags) {
 
 // The flags that change numbers, as the profile names the command.
 std::string flags_text(const MachineFlags& flags, int num_ranks) {
-  std::string text = fmt::format(" --ranks {}", num_ranks);
+  std::string text = fmt::format("{} --ranks {}", flags.more, num_ranks);
   if (flags.threads > 0) text += fmt::format(" --threads {}", flags.threads);
   if (flags.native) text += " --native";
   if (flags.quick) text += " --quick";
@@ -120,12 +120,20 @@ void add_machine_flags(CLI::App& app, MachineFlags& flags) {
   add_force(app, flags.existing);
 }
 
+std::string file_beside(const std::string& profile, std::string_view ending) {
+  const size_t dot = profile.rfind('.');
+  const bool has_ending = dot != profile.npos && profile.find('/', dot) == profile.npos;
+  return fmt::format("{}.{}", has_ending ? profile.substr(0, dot) : profile, ending);
+}
+
 int run_machine(const MachineFlags& flags, const std::string& name,
                 const std::vector<bench::PartCall>& calls, Log& log) {
   check_flags(flags);
   const auto files = posix_files();
   const std::string json_file = flags.json == "-" ? "" : flags.json;
-  Outputs outputs(*files, {json_file, flags.csv, flags.passing, flags.failing}, {flags.profile},
+  std::vector<std::string> inputs = flags.inputs;
+  inputs.push_back(flags.profile);
+  Outputs outputs(*files, {json_file, flags.csv, flags.passing, flags.failing}, inputs,
                   flags.existing);
   bench::Keeping keeping = keeping_of(flags, *files);
   const StopSignals signals;

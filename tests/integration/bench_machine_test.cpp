@@ -42,6 +42,27 @@ TEST(BenchMachine, AProfileIsFilledAndResumed) {
   expect_judged(run(scratch, {"bench", "compare", "machine.toml", "machine.toml"}));
 }
 
+TEST(BenchMachine, ATunedTableServesTraining) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result tuned =
+      run(scratch, {"bench", "products", kData + "/recipes/tiny.toml", "--tune", "--threads", "1",
+                    "--only", "linear_forward", "--profile", "machine.toml"});
+  expect_judged(tuned);
+  EXPECT_NE(tuned.out.find(" products have a faster form"), std::string::npos) << tuned.out;
+  const std::string profile = read_file(scratch / "machine.toml");
+  if (tuned.code == 7) {  // others computed meanwhile
+    EXPECT_NE(tuned.err.find("the table is not kept"), std::string::npos) << tuned.err;
+    EXPECT_EQ(profile.find("[products]"), std::string::npos);
+    return;
+  }
+  EXPECT_NE(profile.find("[products]\nfile = \"machine.products.tsv\""), std::string::npos);
+  const Result trained =
+      run(scratch, train_args({"train.steps=1", "train.threads=1", "train.machine=machine.toml"}));
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.err.find("machine.toml has "), std::string::npos) << trained.err;
+}
+
 TEST(BenchMachine, ProcessesMeasureAsThreadsDo) {
   const Scratch scratch;
   for (const bool processes : {false, true}) {
@@ -190,8 +211,9 @@ TEST(BenchMachine, CtrlCKeepsWhatThereIs) {
 TEST(BenchMachine, KernelsGoBesideTheProfile) {
   const Scratch scratch;
   const Result result =
-      run(scratch, {"bench", "kernels", kData + "/recipes/tiny.toml", "--ranks", "2", "--steps",
-                    "2", "--profile", "machine.toml", "train.micro_batch=1", "train.threads=1"});
+      run(scratch, {"bench", "kernels", kData + "/recipes/tiny.toml", "--ranks", "2", "--layout",
+                    "parallel.tp=2", "--layout", "parallel.zero=1", "--steps", "2", "--profile",
+                    "machine.toml", "train.micro_batch=1", "train.threads=1"});
   EXPECT_TRUE(result.code == 0 || result.code == 7) << result.err;
   EXPECT_NE(read_file(scratch / "machine.toml").find("file = \"machine.kernels.tsv\""),
             std::string::npos);

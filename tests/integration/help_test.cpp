@@ -39,6 +39,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"ckpt", "export"},
     {"bench"},
     {"bench", "products"},
+    {"bench", "gemm"},
     {"bench", "linear-attention"},
     {"bench", "ranks"},
     {"bench", "memory"},

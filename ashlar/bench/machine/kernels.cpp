@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <tuple>
 
 #include "ashlar/bench/machine/part.h"
 #include "ashlar/bench/random_batch.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/comm/measuring.h"
+#include "ashlar/core/files.h"
 #include "ashlar/core/json.h"
 #include "ashlar/nn/precision.h"
+#include "ashlar/train/kernel_call.h"
 #include "ashlar/train/plan.h"
+#include "ashlar/train/product_table.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::bench {
@@ -21,65 +23,55 @@ constexpr int64_t kWarmUpSteps = 2;
 // More than the events of a step of any layout on a CPU.
 constexpr TraceRoom kRoom{1 << 18, 1 << 16, 1 << 18, 1 << 18};
 
-// Calls of the same kernel, type, dims, flop and bytes are one row.
-using KernelKey =
-    std::tuple<std::string, std::string, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t>;
-using KernelTimes = std::map<KernelKey, std::vector<double>>;
-
-KernelKey key_of_call(const Trace& trace, const TraceEvent& call) {
-  const TraceDims d = trace.dims(call);
-  return {std::string(trace.text(call.name)),
-          std::string(name_of(call.dtype)),
-          d.groups,
-          d.rows,
-          d.cols,
-          d.depth,
-          call.flop,
-          call.bytes};
-}
+using KernelTimes = std::map<train::KernelCall, std::vector<double>>;  // microseconds
 
 void add_calls(const Trace& trace, KernelTimes& times) {
   for (const TraceEvent& event : trace.events())
     if (event.kind == TraceEvent::Kind::kKernel)
-      times[key_of_call(trace, event)].push_back(1e6 * (event.end_s - event.start_s));
+      times[train::call_of(trace, event)].push_back(1e6 * (event.end_s - event.start_s));
 }
 
 // The times of all ranks, on rank 0.
 KernelTimes gather(comm::Group& ranks, const KernelTimes& mine) {
   Ordered list = Ordered::array();
-  for (const auto& [key, us] : mine)
-    list.push_back(std::apply([&](const auto&... part) { return Ordered{part..., us}; }, key));
+  for (const auto& [call, us] : mine) {
+    const TraceDims& d = call.dims;
+    list.push_back(
+        {call.op, call.dtype, d.groups, d.rows, d.cols, d.depth, call.flop, call.bytes, us});
+  }
   KernelTimes all;
   for (const std::string& text : comm::all_said(ranks, list.dump(), "kernels"))
     for (const Ordered& row : Ordered::parse(text)) {
-      std::vector<double>& us =
-          all[{row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]}];
+      std::vector<double>& us = all[{row[0].get<std::string>(),
+                                     row[1].get<DType>(),
+                                     {row[2], row[3], row[4], row[5]},
+                                     row[6],
+                                     row[7]}];
       for (const Ordered& time : row[8]) us.push_back(time);
     }
   return all;
 }
 
-}  // namespace
-
-KernelTable measure_kernels(const Recipe& recipe, const train::RankResources& resources,
-                            int64_t steps) {
+// Adds the times of this rank's calls in steps of a layout.
+void time_layout(const Recipe& recipe, const train::RankResources& resources, Threads& threads,
+                 int64_t steps, KernelTimes& times) {
   comm::Group& ranks = resources.ranks;
   const DType compute = nn::resolve_precision(recipe.train.precision);
-  Threads threads(resources.num_threads);
+  const auto files = posix_files();
+  const auto products = train::read_product_table(*files, recipe.train.machine);
   train::Trainer trainer(
       recipe, compute, resources.allocator, threads, ranks,
       train::plan_run(recipe, compute, ranks.size(), resources.num_threads, ranks.rank())
-          .step_memory);
+          .step_memory,
+      products.get());
   trainer.initialize();
   const RandomBatch batch(trainer);
   for (int64_t step = 0; step < kWarmUpSteps; ++step) batch.step(trainer, step);
   ranks.barrier("kernels").wait();
 
-  ForeignWatch watch(ranks);
   comm::mute(ranks, true);  // nothing is in flight
   Trace& trace = ranks.trace();
   trace.start(kRoom);
-  KernelTimes times;
   for (int64_t step = 0; step < steps; ++step) {
     trace.clear();
     batch.step(trainer, kWarmUpSteps + step);
@@ -89,22 +81,24 @@ KernelTable measure_kernels(const Recipe& recipe, const train::RankResources& re
   ranks.barrier("kernels").wait();  // so that nothing that was posted ahead runs unmuted
   trace.release();
   comm::mute(ranks, false);
+}
 
+}  // namespace
+
+KernelTable measure_kernels(std::span<const Recipe> layouts, const train::RankResources& resources,
+                            int64_t steps) {
+  comm::Group& ranks = resources.ranks;
+  Threads threads(resources.num_threads);
+  ForeignWatch watch(ranks);
+  KernelTimes times;
+  for (const Recipe& recipe : layouts) time_layout(recipe, resources, threads, steps, times);
   KernelTable table;
   table.num_ranks = ranks.size();
   table.foreign = watch.end();
-  for (const auto& [key, us] : gather(ranks, times)) {
-    const auto& [op, dtype, groups, rows, cols, depth, flop, bytes] = key;
+  for (const auto& [call, us] : gather(ranks, times)) {
     const Repeats r = repeats_of(us);
-    table.rows.push_back({op,
-                          dtype,
-                          {groups, rows, cols, depth},
-                          flop,
-                          bytes,
-                          int64_t(us.size()),
-                          r.p10,
-                          r.median,
-                          r.p90});
+    table.rows.push_back({call.op, std::string(name_of(call.dtype)), call.dims, call.flop,
+                          call.bytes, int64_t(us.size()), r.p10, r.median, r.p90});
   }
   std::stable_sort(table.rows.begin(), table.rows.end(), [](const auto& a, const auto& b) {
     return double(a.calls) * a.median_us > double(b.calls) * b.median_us;

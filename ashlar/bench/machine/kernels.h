@@ -1,4 +1,4 @@
-// The distinct kernel calls of a recipe on a layout, timed with all ranks computing and nothing
+// The distinct kernel calls of a recipe on its layouts, timed with all ranks computing and nothing
 // sent: the table from which simulations take the times of kernels.
 //
 // Ranks share caches, memory and clock, so a kernel is slower beside others than alone; a table
@@ -6,6 +6,7 @@
 // in the same order, and no rank waits for another.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,9 @@ struct KernelTable {
 };
 
 // Every rank calls it; the table is complete on rank 0.
-KernelTable measure_kernels(const Recipe& recipe, const train::RankResources& resources,
+// layouts: of as many ranks as there are, measured one after the other; calls that several make
+// are one row.
+KernelTable measure_kernels(std::span<const Recipe> layouts, const train::RankResources& resources,
                             int64_t steps);
 
 std::string to_text(const KernelTable& table);
