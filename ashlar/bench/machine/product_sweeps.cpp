@@ -21,7 +21,7 @@ bool product_row(const Rig& rig, RateTable& table, const std::string& subject, d
                   {"rows", double(spec.T)},
                   {"cols", double(spec.N)},
                   {"depth", double(spec.K)},
-                  {"gflop", spec.flop() * 1e-9},
+                  {"gflop", spec.flop() / 1e9},
                   {"peak", table.ceiling()}});
   return true;
 }
@@ -89,7 +89,7 @@ void sweep_work(const Rig& rig, DType compute, Findings& findings) {
   for (const int64_t K : rig.quick ? std::vector<int64_t>{1024} : std::vector<int64_t>{1024, 7168})
     for (const int64_t size : sizes) {
       const ProductSpec spec = forward(compute, 1, size, size, K);
-      const double gflop = spec.flop() * 1e-9;
+      const double gflop = spec.flop() / 1e9;
       if (!product_row(rig, table, fmt::format("product {} K {}", name_of(compute), K), gflop,
                        spec))
         return;

@@ -100,7 +100,7 @@ bool RateTable::take_kept(const std::string& subject, double at) {
 
 void RateTable::print(const std::string& subject, double at) {
   findings_.text +=
-      fmt::format("{:<{}} {:>11} {:>9.4g} {:>9.4g} {:>9.4g} {:<8} {:>9.4g}\n", subject,
+      fmt::format("{:<{}} {:>11.10g} {:>9.4g} {:>9.4g} {:>9.4g} {:<8} {:>9.4g}\n", subject,
                   subject_width_, at, last_.p10, last_.median, last_.p90, unit_,
                   *std::min_element(last_of_ranks_.begin(), last_of_ranks_.end()));
   findings_.rows.push_back(one_line(Ordered{{"experiment_name", subject},
