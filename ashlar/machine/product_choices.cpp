@@ -12,18 +12,19 @@
 namespace ashlar::machine {
 namespace {
 
-constexpr std::string_view kHead =
+constexpr std::string_view kChoiceHead =
     "op\tdtype\tresult\tgroups\trows\tcols\tdepth\tthreads\ttask_rows\ttask_panels\torder\tcopies\t"
     "rule_us\tform_us";
-constexpr size_t kColumns = 14;
-constexpr size_t kMostLines = 100'000;
+constexpr size_t kChoiceColumns = 14;
+constexpr size_t kMostChoices = 100'000;
 
 // One line of the file.
 class ChoiceLine {
  public:
   ChoiceLine(const std::string& text, const std::string& source, size_t number)
       : cells_(split(text, '\t')), source_(source), number_(number) {
-    if (cells_.size() != kColumns) fail("has {} columns; expected {}", cells_.size(), kColumns);
+    if (cells_.size() != kChoiceColumns)
+      fail("has {} columns; expected {}", cells_.size(), kChoiceColumns);
   }
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
@@ -96,7 +97,7 @@ bool ProductChoice::same_product(const ProductChoice& other) const {
 }
 
 std::string to_tsv(std::span<const ProductChoice> choices) {
-  std::string text = fmt::format("{}\n", kHead);
+  std::string text = fmt::format("{}\n", kChoiceHead);
   for (const ProductChoice& c : choices)
     text += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{:.3f}\t{:.3f}\n", c.op,
                         c.dtype, c.result, c.groups, c.rows, c.cols, c.depth, c.threads,
@@ -108,13 +109,13 @@ std::vector<ProductChoice> parse_product_choices(const std::string& text,
                                                  const std::string& source) {
   std::vector<std::string> lines = split(text, '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
-  ASHLAR_REQUIRE(!lines.empty() && lines[0] == kHead, kConfig,
+  ASHLAR_REQUIRE(!lines.empty() && lines[0] == kChoiceHead, kConfig,
                  "{}: the first line does not name the columns of a table of products; measure it "
                  "again: ashlar bench products RECIPE --tune --profile FILE",
                  source);
-  ASHLAR_REQUIRE(lines.size() <= kMostLines, kConfig,
+  ASHLAR_REQUIRE(lines.size() <= kMostChoices, kConfig,
                  "{}: {} lines; a table of products has at most {}", source, lines.size(),
-                 kMostLines);
+                 kMostChoices);
   std::vector<ProductChoice> choices;
   for (size_t i = 1; i < lines.size(); ++i)
     choices.push_back(choice_of(ChoiceLine(lines[i], source, i + 1)));
