@@ -22,6 +22,7 @@ namespace ashlar::machine {
 struct ProfileKey {
   std::string_view name, unit, meaning;
   std::string_view command;  // that measures it; "" where it is a fact of the machine or the site
+  std::string_view absent_because = "";  // the usual reason why that command did not; "": none
 };
 const std::vector<ProfileKey>& profile_keys();
 
@@ -133,6 +134,9 @@ struct Profile {
   // 16 hexadecimal digits of the machine, of identity and facts alone: measuring again keeps it.
   std::string fingerprint() const;
 };
+
+// Keys that a command measures and the profile lacks.
+std::vector<ProfileKey> not_measured(const Profile& profile);
 
 // `source` names the file for messages.  Unknown keys, wrong units and negative numbers are errors
 // (kConfig).

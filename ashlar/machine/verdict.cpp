@@ -66,8 +66,8 @@ std::string hint_for(Verdict verdict, const Measured& m) {
           "cores",
           100 * m.cv);
     case Verdict::kDisturbed:
-      return fmt::format("others took {:.0f} % of the cores{}; measure again without them",
-                         100 * m.foreign_share,
+      return fmt::format("{}others took {:.0f} % of the cores{}; measure again without them",
+                         m.cause.empty() ? "" : m.cause + ": ", 100 * m.foreign_share,
                          m.neighbour.empty() ? "" : ", most of it " + m.neighbour);
     case Verdict::kUnknown:
       return "nothing to compare with: measure into a profile first";

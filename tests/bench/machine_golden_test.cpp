@@ -90,7 +90,7 @@ TEST(MachineGolden, JsonHasTheKeysOfNcclTests) {
   report.hosts = {"n01"};
   report.devices = {R"({"rank":0,"group":0,"pid":7,"hostname":"n01","device":0,"device_hex":"",)"
                     R"("device_info":"cpu"})"};
-  report.parts.push_back({"collectives", golden_findings(options), {0.01, ""}, {}, 2, 0});
+  report.parts.push_back({"collectives", golden_findings(options), {0.01, ""}, {}, {}, 2, 0, 0});
   const Json json = Json::parse(to_json(report));
   EXPECT_EQ(json["args"], (Json{"ashlar", "bench", "collectives", "--ranks", "4"}));
   EXPECT_EQ(json["config"]["devices"][0]["hostname"], "n01");

@@ -80,8 +80,10 @@ TEST(MachineSession, EveryPartRunsAndFillsTheProfile) {
     EXPECT_EQ(part.findings.num_left_out, 0) << part.name;
   }
   ASSERT_TRUE(keeping.profile);
-  for (const char* key : {"launch.kernel", "launch.wake_idle", "launch.wake_busy", "memory.copy",
-                          "memory.triad", "compute.achievable_fp32", "compute.sustained_fp32"})
+  for (const char* key :
+       {"launch.kernel", "launch.wake_idle", "launch.wake_busy", "launch.lane_cores",
+        "contention.products", "memory.copy", "memory.triad", "memory.copy_streaming",
+        "memory.triad_streaming", "compute.achievable_fp32", "compute.sustained_fp32"})
     EXPECT_NE(keeping.profile->find(key), nullptr) << key;
   std::set<std::string> subjects;
   for (const machine::RateCurve& curve : keeping.profile->rates) {
@@ -89,9 +91,16 @@ TEST(MachineSession, EveryPartRunsAndFillsTheProfile) {
     EXPECT_GT(curve.points.at(0).median, 0) << curve.subject;
   }
   for (const char* subject :
-       {"stream triad", "stream dot", "product F32 K 1024", "attention forward D 128",
-        "attention backward D 128", "norm forward", "norm backward", "adamw", "Newton-Schulz"})
+       {"stream triad", "stream nstream", "stream dot", "stream triad, streaming",
+        "product F32 K 1024", "attention forward D 128", "attention backward D 128",
+        "recurrence delta backward", "norm forward", "norm backward", "add and norm forward",
+        "add and norm backward", "adamw", "muon momentum", "muon apply", "Newton-Schulz",
+        "disk sequential write, 2 ranks", "disk random write, 2 ranks"})
     EXPECT_TRUE(subjects.contains(subject)) << subject;
+  const std::string closing = closing_text(report);
+  EXPECT_NE(closing.find("not measured: storage.scatter: it needs a run"), std::string::npos)
+      << closing;
+  EXPECT_EQ(closing.find("not measured: memory.copy"), std::string::npos) << closing;
   // The file reads back as it was written.
   const std::string text = machine::to_toml(*keeping.profile);
   EXPECT_EQ(machine::to_toml(machine::parse_profile(text, "machine.toml")), text);
@@ -280,7 +289,9 @@ TEST(MachineSession, W1JsonAndCsvHaveAllRows) {
   for (const Json& row : json["results"]) EXPECT_EQ(row["wrong"], 0);
   const std::string csv = to_csv(report);
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 10);
-  EXPECT_TRUE(csv.starts_with("experiment_name,value,wrong,bench,foreign_share")) << csv;
+  EXPECT_TRUE(csv.starts_with("experiment_name,value,wrong,bench,")) << csv;
+  for (const char* column : {",foreign", ",foreign_rows", ",disturbed"})
+    EXPECT_NE(csv.substr(0, csv.find('\n')).find(column), std::string::npos) << csv;
 }
 
 TEST(MachineSession, AnotherMachinesProfileIsRefused) {
@@ -338,6 +349,88 @@ TEST(MachineSession, ABusyNeighbourShows) {
     EXPECT_LT(*foreign.share, 1.2);
     EXPECT_NE(foreign.neighbour, "");
   });
+}
+
+TEST(MachineSession, ABusyNeighbourShowsInItsRow) {
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(2, {}, allocator, [&](comm::Group& ranks) {
+    std::optional<BusyNeighbour> neighbour;
+    RowWatch watch(ranks);
+    const auto row_of = [](int milliseconds) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    };
+    watch.begin();
+    row_of(200);  // long enough for a share of its own
+    if (ranks.rank() == 0) neighbour.emplace();
+    ranks.barrier("neighbour").wait();
+    watch.begin();
+    row_of(300);
+    EXPECT_TRUE(watch.again());
+    row_of(300);
+    EXPECT_FALSE(watch.again()) << "a row is measured twice at most";
+    for (int i = 0; i < 50; ++i) watch.begin();  // too short for a share of their own
+    EXPECT_EQ(watch.row(), 51);
+    const std::vector<RowShare> rows = watch.end();
+    ASSERT_EQ(rows.size(), 52u);
+    EXPECT_TRUE(is_disturbed(rows[1]));
+    EXPECT_EQ(rows[1].rows, 1);
+    EXPECT_GT(rows[50].rows, 1);
+    EXPECT_EQ(rows[50].share, rows[51].share);
+  });
+}
+
+TEST(MachineSession, RowsGetWhatOnlyTheirPartShows) {
+  std::vector<RowShare> rows{{0.0, 1, 1.0}, {0.5, 1, 1.0}, {std::nullopt, 1, 0}};
+  spread({0.65, "the hypervisor of n01"}, rows);  // 0.25 are the rows' own
+  EXPECT_NEAR(*rows[0].share, 0.4, 1e-12);
+  EXPECT_NEAR(*rows[1].share, 0.9, 1e-12);
+  EXPECT_EQ(rows[2].share, 0.65);
+  rows = {{0.0, 1, 1.0}};
+  spread({0.005, ""}, rows);  // within the ticks of /proc/stat
+  EXPECT_EQ(rows[0].share, 0.0);
+  rows = {{std::nullopt, 1, 0}};
+  spread({std::nullopt, ""}, rows);
+  EXPECT_FALSE(rows[0].share) << "an unknown share is no zero";
+}
+
+TEST(MachineSession, TablesMarkRowsThatOthersDisturbed) {
+  PartResult part;
+  part.name = "stream";
+  part.findings.text = "head\n";
+  part.findings.add_line("copy", 0);
+  part.findings.add_line("triad", 1);
+  for (const int row : {0, 1})
+    part.findings.rows.push_back(fmt::format(R"({{"experiment_name":"x","row":{}}})", row));
+  part.row_shares = {{0.01, 1, 1}, {0.2, 3, 1}};
+  part.foreign = {0.02, "", 2, 1};
+  part.seconds = 2;
+  part.watch_s = 0.01;
+  const std::string text = to_text(part);
+  EXPECT_TRUE(text.starts_with("head\ncopy\ntriad *\n")) << text;
+  EXPECT_NE(text.find("during 1 of 2 rows, marked *"), std::string::npos) << text;
+  EXPECT_NE(text.find("0.50 % of it watching"), std::string::npos) << text;
+  SessionReport report;
+  report.parts.push_back(part);
+  const Json json = Json::parse(to_json(report));
+  EXPECT_EQ(json["results"][0]["foreign"], 0.01);
+  EXPECT_EQ(json["results"][0]["disturbed"], false);
+  EXPECT_EQ(json["results"][1]["foreign"], 0.2);
+  EXPECT_EQ(json["results"][1]["foreign_rows"], 3);
+  EXPECT_EQ(json["results"][1]["disturbed"], true);
+  EXPECT_FALSE(json["results"][1].contains("row"));
+  EXPECT_EQ(json["parts"][0]["watch_s"], 0.01);
+}
+
+TEST(MachineSession, AFewDisturbedRowsLeaveTheRestTheirVerdicts) {
+  ForeignShare foreign{0.01, "cc1plus (process 7 on n01)", 40, 4, 0.3};
+  EXPECT_NE(judge_findings("stream", fleet_of({1, 1, 1}), foreign, nullptr).at(0).verdict,
+            Verdict::kDisturbed);
+  foreign.disturbed_rows = 5;
+  const auto judgements = judge_findings("stream", fleet_of({1, 1, 1}), foreign, nullptr);
+  ASSERT_EQ(judgements.size(), 1u);
+  EXPECT_EQ(judgements[0].verdict, Verdict::kDisturbed);
+  EXPECT_TRUE(judgements[0].hint.starts_with("5 of 40 rows: others took 30 % of the cores"))
+      << judgements[0].hint;
 }
 
 }  // namespace

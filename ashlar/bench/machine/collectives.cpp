@@ -228,7 +228,10 @@ CollectiveReport measure_collectives(const Rig& rig, const CollectiveOptions& op
         ++report.num_left_out;
         continue;
       }
-      report.rows.push_back(measure_row(rig, options, engine, key, report.group_size));
+      CollectiveRow row = measure_row(rig, options, engine, key, report.group_size);
+      if (rig.again()) row = measure_row(rig, options, engine, key, report.group_size);
+      row.row = rig.row();
+      report.rows.push_back(std::move(row));
     }
   return report;
 }

@@ -78,6 +78,7 @@ struct CollectiveRow {
   DType dtype = DType::kF32;
   int64_t bytes = 0, count = 0;  // of the whole array; of elements that a rank gives
   int root = -1;
+  int64_t row = -1;                                      // its number (Rig)
   std::optional<CollectiveTime> out_of_place, in_place;  // where the operation has it
   const CollectiveTime& best_known() const { return out_of_place ? *out_of_place : *in_place; }
   int64_t num_wrong() const;

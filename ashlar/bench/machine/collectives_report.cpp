@@ -104,6 +104,7 @@ std::string row_json(const CollectiveReport& report, size_t number,
   add("in_place", row.in_place);
   json["actual_iterations"] = row.best_known().times_us.size();
   json["experiment_name"] = machine::to_string(row.op);
+  json["row"] = row.row;
   json["wrong"] = row.num_wrong();
   json["engine"] = row.engine;
   if (options.engines.size() > 1)

@@ -132,8 +132,13 @@ Findings measure_p2p(const Rig& rig) {
       findings.num_left_out += int64_t(round.size());
       continue;
     }
-    for (const int64_t bytes : sizes)
-      for (PairTime& time : time_pairs(rig, round, bytes)) times.push_back(std::move(time));
+    const size_t before = times.size();
+    do {
+      times.resize(before);
+      for (const int64_t bytes : sizes)
+        for (PairTime& time : time_pairs(rig, round, bytes)) times.push_back(std::move(time));
+    } while (rig.again());
+    for (size_t i = before; i < times.size(); ++i) times[i].row = rig.row();
   }
   if (!rig.leads() || times.empty()) return findings;
   const std::vector<PairTime> largest = of_size(times, sizes.back());

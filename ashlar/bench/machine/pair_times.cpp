@@ -91,6 +91,7 @@ std::string pair_json(const PairTime& time) {
                           {"p10_us", us.p10},
                           {"p90_us", us.p90},
                           {"bandwidth", gigabytes_per_s(time)},
+                          {"row", time.row},
                           {"wrong", time.num_wrong}});
 }
 

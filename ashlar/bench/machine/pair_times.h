@@ -14,6 +14,7 @@ struct PairTime {
   int64_t bytes = 0;
   std::vector<double> one_way_us;  // of each repeat, half of a round trip
   int64_t num_wrong = 0;           // elements
+  int64_t row = -1;                // its number (Rig)
 };
 
 // The times of pairs that run at once; every rank calls it, and all get all times.  bytes: a

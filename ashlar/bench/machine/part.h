@@ -35,6 +35,7 @@ struct Rig {
   bool quick = false;         // fewer sizes and repeats
   int64_t staging_bytes = 0;  // of a lane of the exact engines
   std::string directory = ".";  // on the disk to measure
+  std::string only = "";        // rows whose subject holds this text; "": all
   // The point of a curve that a stopped run of the same command left in the profile, with --resume.
   // Rank 0's; the others have none.
   std::function<std::optional<machine::RatePoint>(const std::string& subject, double at)> kept =
@@ -42,6 +43,11 @@ struct Rig {
   // Whether there is time for the next row.  All ranks ask together, before each row; false after
   // --budget seconds or a signal, and then for all further rows.
   std::function<bool()> goes_on = [] { return true; };
+  // At the end of a row, all ranks together: whether others disturbed it, so that it should be
+  // measured once more.
+  std::function<bool()> again = [] { return false; };
+  // The number of the row that goes_on() began: member "row" of its JSON; -1 outside of a session.
+  std::function<int64_t()> row = [] { return int64_t{-1}; };
 
   // The type in which products are faster: bf16 or fp32, the same on all ranks.
   DType products() const;
@@ -61,7 +67,14 @@ struct Findings {
   std::optional<machine::Judgement> demand;  // of the command, whatever else ran meanwhile
   std::vector<std::string> rows;             // JSON objects
   std::string text;                          // a table for people
-  int64_t num_left_out = 0;                  // rows, when time was up
+  // Lines of the text to mark if others disturbed their rows: ends, and numbers of rows.
+  std::vector<std::pair<size_t, int64_t>> marks;
+  void add_line(const std::string& line, int64_t row) {
+    text += line;
+    marks.emplace_back(text.size(), row);
+    text += "\n";
+  }
+  int64_t num_left_out = 0;  // rows, when time was up
 };
 
 struct Part {

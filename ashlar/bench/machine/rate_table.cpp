@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "ashlar/bench/kernel_times.h"
 #include "ashlar/comm/agree.h"
@@ -32,17 +33,14 @@ std::vector<double> times_of(const Rig& rig, function_ref<void()> body) {
 }
 
 RateTable::RateTable(const Rig& rig, Findings& findings, std::string at_unit, std::string unit,
-                     double units_of_work, int subject_width)
+                     double units_of_work, int subject_width, bool has_floors)
     : rig_(rig),
       findings_(findings),
       at_unit_(std::move(at_unit)),
       unit_(std::move(unit)),
       units_of_work_(units_of_work),
-      subject_width_(subject_width) {
-  findings_.text +=
-      fmt::format("{:<{}} {:>11} {:>9} {:>9} {:>9} {:<8} {:>9}\n", "subject", subject_width_,
-                  at_unit_, "p10", "median", "p90", "unit", "slowest");
-}
+      subject_width_(subject_width),
+      has_floors_(has_floors) {}
 
 RateTable::~RateTable() {
   for (machine::RateCurve& curve : curves_) findings_.profile.set(std::move(curve));
@@ -98,33 +96,52 @@ bool RateTable::take_kept(const std::string& subject, double at) {
   return true;
 }
 
-void RateTable::print(const std::string& subject, double at) {
-  findings_.text +=
-      fmt::format("{:<{}} {:>11.10g} {:>9.4g} {:>9.4g} {:>9.4g} {:<8} {:>9.4g}\n", subject,
+void RateTable::print(const std::string& subject, double at, double work, double floor_us) {
+  if (!std::exchange(has_head_, true))
+    findings_.text +=
+        fmt::format("{:<{}} {:>11} {:>9} {:>9} {:>9} {:<8} {:>9}{}\n", "subject", subject_width_,
+                    at_unit_, "p10", "median", "p90", "unit", "slowest",
+                    has_floors_ ? fmt::format(" {:>10} {:>6}", "floor_us", "share") : "");
+  std::string line =
+      fmt::format("{:<{}} {:>11.10g} {:>9.4g} {:>9.4g} {:>9.4g} {:<8} {:>9.4g}", subject,
                   subject_width_, at, last_.p10, last_.median, last_.p90, unit_,
                   *std::min_element(last_of_ranks_.begin(), last_of_ranks_.end()));
-  findings_.rows.push_back(one_line(Ordered{{"experiment_name", subject},
-                                            {"at", at},
-                                            {"at_unit", at_unit_},
-                                            {"value", last_.median},
-                                            {"p10", last_.p10},
-                                            {"p90", last_.p90},
-                                            {"unit", unit_},
-                                            {"threads", rig_.threads.size()},
-                                            {"cv_pct", 100 * last_.cv},
-                                            {"ranks", last_of_ranks_},
-                                            {"wrong", 0}}));
+  Ordered json{{"experiment_name", subject},
+               {"at", at},
+               {"at_unit", at_unit_},
+               {"value", last_.median},
+               {"p10", last_.p10},
+               {"p90", last_.p90},
+               {"unit", unit_},
+               {"threads", rig_.threads.size()},
+               {"cv_pct", 100 * last_.cv},
+               {"ranks", last_of_ranks_}};
+  if (has_floors_) {
+    const double share = floor_us * last_.median * units_of_work_ / work * 1e-6;
+    line += fmt::format(" {:>10.1f} {:>5.0f}%", floor_us, 100 * share);
+    json["time_us"] = work / (last_.median * units_of_work_) * 1e6;
+    json["floor_us"] = floor_us;
+    json["share"] = share;
+  }
+  json["row"] = rig_.row();
+  json["wrong"] = 0;
+  findings_.add_line(line, rig_.row());
+  findings_.rows.push_back(one_line(json));
 }
 
-bool RateTable::row(const std::string& subject, double at, double work, function_ref<void()> body) {
+bool RateTable::row(const std::string& subject, double at, double work, function_ref<void()> body,
+                    double floor_us) {
   if (findings_.num_left_out > 0 || !rig_.goes_on()) {
     ++findings_.num_left_out;
     return false;
   }
   if (take_kept(subject, at)) return true;
-  rig_.ranks.barrier("rates").wait();
   std::vector<double> rates;
-  for (const double us : times_of(rig_, body)) rates.push_back(work / us * 1e6 / units_of_work_);
+  do {
+    rates.clear();
+    rig_.ranks.barrier("rates").wait();
+    for (const double us : times_of(rig_, body)) rates.push_back(work / us * 1e6 / units_of_work_);
+  } while (rig_.again());
   const Repeats mine = repeats_of(std::move(rates));
   last_of_ranks_ = of_ranks(rig_.ranks, mine.median);
   last_ = {median_of_ranks(rig_.ranks, mine.p10), repeats_of(last_of_ranks_).median,
@@ -135,7 +152,7 @@ bool RateTable::row(const std::string& subject, double at, double work, function
     store(subject, at);
   else
     add_judgement(subject, at);
-  print(subject, at);
+  print(subject, at, work, floor_us);
   return true;
 }
 
@@ -143,6 +160,7 @@ void RateTable::note(const std::string& text,
                      const std::vector<std::pair<std::string, double>>& members) {
   if (last_of_ranks_.empty()) return;  // the row was not measured
   findings_.text.insert(findings_.text.size() - 1, text);
+  findings_.marks.back().first += text.size();
   Ordered row = Ordered::parse(findings_.rows.back());
   for (const auto& [name, value] : members) row[name] = value;
   findings_.rows.back() = one_line(row);

@@ -9,9 +9,10 @@ namespace ashlar::bench {
 
 class RateTable {
  public:
-  // at_unit: of the sizes, "B", "tokens"; unit: of the rates, with so many units of work each.
+  // at_unit: of the sizes, "B", "tokens"; unit: of the rates, with so many units of work each;
+  // has_floors: rows have a column for the least time and one for its share of the median's.
   RateTable(const Rig& rig, Findings& findings, std::string at_unit, std::string unit,
-            double units_of_work, int subject_width = 34);
+            double units_of_work, int subject_width = 34, bool has_floors = false);
   ~RateTable();  // adds the curves to the findings
 
   // No rate can be above that of ceiling(), in units, which all ranks call and which may be a
@@ -19,9 +20,12 @@ class RateTable {
   // above-model, and no place in the profile.
   void limit(std::function<double()> ceiling, std::string from);
 
+  // Whether the session measures this subject (Rig::only).
+  bool wants(std::string_view subject) const { return subject.find(rig_.only) != subject.npos; }
   // Times the body, which does so much work; false, without a call, if there is no time left.
   // A row that a stopped run of the command measured is not measured again.
-  bool row(const std::string& subject, double at, double work, function_ref<void()> body);
+  bool row(const std::string& subject, double at, double work, function_ref<void()> body,
+           double floor_us = 0);
   // Adds to the last row: text to its line, and members to its JSON.
   void note(const std::string& text, const std::vector<std::pair<std::string, double>>& members);
   const Repeats& last() const { return last_; }  // rates of the last row
@@ -34,7 +38,7 @@ class RateTable {
   bool take_kept(const std::string& subject, double at);
   bool is_above_ceiling();
   void store(const std::string& subject, double at);
-  void print(const std::string& subject, double at);
+  void print(const std::string& subject, double at, double work, double floor_us);
   void add_judgement(const std::string& subject, double at);
 
   const Rig& rig_;
@@ -42,6 +46,8 @@ class RateTable {
   const std::string at_unit_, unit_;
   const double units_of_work_;
   const int subject_width_;
+  const bool has_floors_;
+  bool has_head_ = false;
   std::vector<machine::RateCurve> curves_;
   std::string last_subject_;
   std::vector<double> last_of_ranks_;

@@ -88,8 +88,49 @@ std::vector<Judgement> judge_ranks(const std::vector<machine::Measured>& fleet) 
   return {machine::judge(fleet[0], better), machine::judge(fleet[1], better)};
 }
 
+// A tenth of the rows may be disturbed: these are marked, and the others say enough.
 bool is_disturbed(const ForeignShare& foreign) {
-  return foreign.shown() > machine::kMaxForeignShare;
+  return foreign.shown() > machine::kMaxForeignShare || foreign.disturbed_rows * 10 > foreign.rows;
+}
+
+double mean_of_disturbed(std::span<const RowShare> rows) {
+  double sum = 0, count = 0;
+  for (const RowShare& row : rows)
+    if (is_disturbed(row)) sum += *row.share, ++count;
+  return count > 0 ? sum / count : 0;
+}
+
+// Measures, and watches meanwhile.  rig.goes_on is called before each row.
+PartResult measure_part(const PartCall& call, Rig& rig) {
+  const auto start = Clock::now();
+  ForeignWatch watch(rig.ranks);
+  RowWatch rows(rig.ranks);
+  double watch_s = seconds_since(start);
+  rig.goes_on = [&rows, goes_on = rig.goes_on] {
+    const bool result = goes_on();
+    if (result) rows.begin();
+    return result;
+  };
+  rig.again = [&] { return rows.again(); };
+  rig.row = [&] { return rows.row(); };
+  PartResult result;
+  result.name = call.name;
+  result.findings = call.measure(rig);
+  watch_s += rows.seconds();
+  rig.ranks.barrier("foreign").wait();
+  const auto end = Clock::now();
+  result.row_shares = rows.end();
+  result.foreign = watch.end();
+  watch_s += seconds_since(end);
+  spread(result.foreign, result.row_shares);
+  result.foreign.rows = int64_t(result.row_shares.size());
+  result.foreign.disturbed_rows =
+      std::count_if(result.row_shares.begin(), result.row_shares.end(),
+                    [](const RowShare& row) { return is_disturbed(row); });
+  result.foreign.share_of_disturbed = mean_of_disturbed(result.row_shares);
+  result.seconds = seconds_since(start);
+  result.watch_s = watch_s;
+  return result;
 }
 
 // On rank 0: judges a part's result, keeps and prints it.
@@ -193,8 +234,10 @@ std::vector<Judgement> judge_findings(const std::string& part, const Findings& f
   if (is_disturbed(foreign)) {
     machine::Measured m;
     m.name = part;
-    m.foreign_share = foreign.shown();
+    m.foreign_share = std::max(foreign.shown(), foreign.share_of_disturbed);
     m.neighbour = foreign.neighbour;
+    if (foreign.rows > 0)
+      m.cause = fmt::format("{} of {} rows", foreign.disturbed_rows, foreign.rows);
     result.push_back(machine::judge(m, {}));
     return result;  // no number of it says anything
   }
@@ -235,6 +278,7 @@ SessionReport run_session(std::span<const PartCall> calls, const train::RankReso
     Rig rig{ranks, resources.allocator, threads, options.engine, command, date};
     rig.quick = options.quick;
     rig.directory = options.directory;
+    rig.only = options.only;
     rig.staging_bytes = options.staging_bytes;
     if (leads && options.resume && keeping.profile)
       rig.kept = [&](const std::string& subject, double at) {
@@ -244,14 +288,11 @@ SessionReport run_session(std::span<const PartCall> calls, const train::RankReso
       if (progress) progress->advance(1);
       return pace.goes_on();
     };
-    const auto start = Clock::now();
-    ForeignWatch watch(ranks);
-    PartResult result{call.name, call.measure(rig), {}, {}, 0, options.cycles == 1 ? 0 : cycle};
-    result.foreign = watch.end();
-    result.seconds = seconds_since(start);
+    report.parts.push_back(measure_part(call, rig));
+    PartResult& result = report.parts.back();
+    result.cycle = options.cycles == 1 ? 0 : cycle;
     progress.reset();
     if (leads) keep_result(result, date, resources.local_ranks, keeping);
-    report.parts.push_back(std::move(result));
   };
   for (int64_t cycle = 1; options.cycles == 0 || cycle <= options.cycles; ++cycle) {
     if (cycle > 1 && !pace.goes_on()) break;

@@ -10,6 +10,7 @@
 
 #include "ashlar/bench/machine/foreign_share.h"
 #include "ashlar/bench/machine/part.h"
+#include "ashlar/bench/machine/row_watch.h"
 #include "ashlar/core/log.h"
 #include "ashlar/train/loop.h"
 
@@ -26,6 +27,7 @@ struct SessionOptions {
   std::string flags;            // " --ranks 2 --quick", of all that changes the numbers
   std::string engine = "self";  // "self", "thread", "mpi", "mpi-native"
   std::string directory = ".";  // on the disk to measure
+  std::string only;             // rows of layers and stream whose subject holds this text
   bool quick = false, resume = false;
   int64_t cycles = 1;   // how often the parts run; 0: until time is up
   double budget_s = 0;  // 0: none; no row begins after it
@@ -36,9 +38,11 @@ struct PartResult {
   std::string name;
   Findings findings;
   ForeignShare foreign;
+  std::vector<RowShare> row_shares;  // by the numbers of rows
   std::vector<machine::Judgement> judgements;
   double seconds = 0;
-  int64_t cycle = 0;  // with several, from 1
+  int64_t cycle = 0;   // with several, from 1
+  double watch_s = 0;  // of these, spent watching
 };
 
 struct SessionReport {

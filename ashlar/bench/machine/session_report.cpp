@@ -40,8 +40,32 @@ Ordered as_json(const Judgement& j) {
   return json;
 }
 
-Ordered share_json(const ForeignShare& foreign) {
-  return foreign.share ? Ordered(*foreign.share) : Ordered(nullptr);
+Ordered share_json(const std::optional<double>& share) {
+  return share ? Ordered(*share) : Ordered(nullptr);
+}
+
+// The text, with a star at the lines of rows that others disturbed.
+std::string marked_text(const PartResult& result) {
+  std::string text = result.findings.text;
+  const auto& marks = result.findings.marks;
+  for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark)
+    if (mark->second >= 0 && size_t(mark->second) < result.row_shares.size() &&
+        is_disturbed(result.row_shares[size_t(mark->second)]))
+      text.insert(mark->first, " *");
+  return text;
+}
+
+// Replaces the number of a row by the share of others while it was measured.
+void add_foreign(const PartResult& part, Ordered& row) {
+  RowShare share{part.foreign.share, part.foreign.rows, 0};
+  const bool known =
+      row.contains("row") && row["row"] >= 0 && row["row"] < int64_t(part.row_shares.size());
+  if (known) share = part.row_shares[row["row"]];
+  row.erase("row");
+  row["bench"] = part.name;
+  row["foreign"] = share_json(share.share);
+  row["foreign_rows"] = share.rows;
+  row["disturbed"] = is_disturbed(share);
 }
 
 // Variables of libraries whose settings change numbers; never the whole environment.
@@ -126,19 +150,45 @@ std::string judgements_text(std::span<const Judgement> judgements) {
 
 std::string to_text(const PartResult& result) {
   std::string text = result.cycle > 0 ? fmt::format("# cycle {}\n", result.cycle) : "";
-  text += result.findings.text;
-  text += result.foreign.share
-              ? fmt::format("# others took {:.1f} % of the cores{}{}; {:.1f} s\n",
-                            100 * *result.foreign.share,
-                            result.foreign.neighbour.empty() ? "" : ", most of it ",
-                            result.foreign.neighbour, result.seconds)
-              : fmt::format("# the share of others is unknown; {:.1f} s\n", result.seconds);
+  text += marked_text(result);
+  text +=
+      result.foreign.share
+          ? fmt::format(
+                "# others took {:.1f} % of the cores{}{}; {:.1f} s, {:.2f} % of it watching\n",
+                100 * *result.foreign.share,
+                result.foreign.neighbour.empty() ? "" : ", most of it ", result.foreign.neighbour,
+                result.seconds, 100 * result.watch_s / std::max(result.seconds, 1e-9))
+          : fmt::format("# the share of others is unknown; {:.1f} s\n", result.seconds);
+  if (result.foreign.disturbed_rows > 0)
+    text += fmt::format("# others took more than {:.0f} % during {} of {} rows, marked *\n",
+                        100 * machine::kMaxForeignShare, result.foreign.disturbed_rows,
+                        result.foreign.rows);
   if (result.findings.num_left_out > 0)
     text += fmt::format("# stopped: {} rows left out\n", result.findings.num_left_out);
   text += judgements_text(result.judgements);
   if (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
+
+namespace {
+
+// The numbers that a measurement of the whole machine did not give.
+std::vector<machine::ProfileKey> not_measured_of(const SessionReport& report) {
+  if (!report.command.starts_with("ashlar bench all")) return {};
+  machine::Profile all;
+  for (const PartResult& part : report.parts) merge(part.findings.profile, all);
+  return machine::not_measured(all);
+}
+
+std::string not_measured_text(const SessionReport& report) {
+  std::string text;
+  for (const machine::ProfileKey& key : not_measured_of(report))
+    text += fmt::format("not measured: {}{}{}\n", key.name, key.absent_because.empty() ? "" : ": ",
+                        key.absent_because);
+  return text;
+}
+
+}  // namespace
 
 std::string closing_text(const SessionReport& report) {
   std::string text;
@@ -153,6 +203,7 @@ std::string closing_text(const SessionReport& report) {
   const NodeLists nodes = node_lists(report.hosts, report.judgements());
   if (nodes.judged) list("passing nodes: ", nodes.passing);
   list("failing nodes: ", nodes.failing);
+  text += not_measured_text(report);
   bool judged = false;
   for (const PartResult& part : report.parts) judged |= !part.judgements.empty();
   text += report.parts.empty() ? "verdict: unknown: nothing was measured"
@@ -170,9 +221,8 @@ Ordered results_of(const SessionReport& report) {
   for (const PartResult& part : report.parts)
     for (const std::string& row : part.findings.rows) {
       Ordered json = Ordered::parse(row);
-      json["bench"] = part.name;
+      add_foreign(part, json);
       if (part.cycle > 0) json["cycle"] = part.cycle;
-      json["foreign_share"] = share_json(part.foreign);
       results.push_back(std::move(json));
     }
   return results;
@@ -227,11 +277,17 @@ std::string to_json(const SessionReport& report) {
     for (const Judgement& judgement : part.judgements) verdicts.push_back(as_json(judgement));
     parts.push_back({{"bench", part.name},
                      {"seconds", part.seconds},
-                     {"foreign_share", share_json(part.foreign)},
+                     {"foreign_share", share_json(part.foreign.share)},
+                     {"disturbed_rows", part.foreign.disturbed_rows},
+                     {"rows", part.foreign.rows},
+                     {"watch_s", part.watch_s},
                      {"neighbour", part.foreign.neighbour},
                      {"rows_left_out", part.findings.num_left_out}});
   }
   const NodeLists nodes = node_lists(report.hosts, report.judgements());
+  Ordered not_measured = Ordered::array();
+  for (const machine::ProfileKey& key : not_measured_of(report))
+    not_measured.push_back({{"key", key.name}, {"reason", key.absent_because}});
   Ordered arguments = Ordered::array();
   for (const std::string& word : split(report.command, ' ')) arguments.push_back(word);
   const Ordered json{{"version", "ashlar-bench-1"},
@@ -243,6 +299,7 @@ std::string to_json(const SessionReport& report) {
                      {"config", {{"ranks", devices.size()}, {"devices", devices}}},
                      {"parts", parts},
                      {"results", results_of(report)},
+                     {"not_measured", not_measured},
                      {"verdicts", verdicts},
                      {"passing_nodes", nodes.passing},
                      {"failing_nodes", nodes.failing},

@@ -12,6 +12,7 @@ namespace ashlar::bench {
 namespace {
 
 void append_findings(Findings from, const Rig& rig, Findings& into) {
+  for (const auto& [end, row] : from.marks) into.marks.emplace_back(into.text.size() + end, row);
   into.text += from.text;
   into.num_left_out += from.num_left_out;
   for (auto& row : from.rows) into.rows.push_back(std::move(row));
@@ -48,7 +49,10 @@ void smoke_pairs(const Rig& rig, Findings& findings) {
         findings.num_left_out += int64_t(turn.size());
         continue;
       }
-      for (PairTime& time : time_pairs(rig, turn, kBytes)) times.push_back(std::move(time));
+      for (PairTime& time : time_pairs(rig, turn, kBytes)) {
+        time.row = rig.row();
+        times.push_back(std::move(time));
+      }
     }
   if (!rig.leads()) return;
   findings.text += pairs_text(times, hosts);
