@@ -244,6 +244,7 @@ void add_bench(CLI::App& app, CommandAction& action) {
   add_linear_attention(*group, action);
   add_checkpoint(*group, action);
   add_collectives(*group, action);
+  add_storage(*group, action);
   add_machine_parts(*group, action);
   add_products(*group, action);
   add_kernels(*group, action);

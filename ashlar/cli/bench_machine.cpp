@@ -35,6 +35,7 @@ std::string flags_text(const MachineFlags& flags, int num_ranks) {
   if (flags.threads > 0) text += fmt::format(" --threads {}", flags.threads);
   if (flags.native) text += " --native";
   if (flags.quick) text += " --quick";
+  if (!flags.only.empty()) text += fmt::format(" --only {}", flags.only);
   return text;
 }
 
@@ -92,6 +93,8 @@ void add_session(CLI::App& group, CommandAction& action, const std::string& name
     sub->add_option("--passing", flags->passing, "write the hosts that passed, one a line");
     sub->add_option("--failing", flags->failing, "write the hosts that failed, one a line");
   }
+  if (name == "layers" || name == "stream")
+    sub->add_option("--only", flags->only, "rows whose subject holds this text, as recurrence");
   sub->callback([flags, name, calls, &action] {
     action = [flags, name, calls](Log& log) { return run_machine(*flags, name, calls, log); };
   });
@@ -154,6 +157,7 @@ int run_machine(const MachineFlags& flags, const std::string& name,
     options.flags = flags_text(flags, resources.ranks.size());
     options.engine = std::string(train::engine_of(start)) + (flags.native ? "-native" : "");
     options.directory = flags.directory;
+    options.only = flags.only;
     options.quick = flags.quick;
     options.cycles = flags.cycles;
     options.resume = flags.resume;
@@ -189,7 +193,8 @@ void add_machine_parts(CLI::App& group, CommandAction& action) {
   std::vector<bench::PartCall> all;
   for (const bench::Part& part : bench::parts()) {
     all.push_back(call_of(part));
-    if (part.name == "collectives" || part.name == "products") continue;  // have their own flags
+    if (part.name == "collectives" || part.name == "products" || part.name == "storage")
+      continue;  // have their own flags
     add_session(group, action, std::string(part.name), std::string(part.measures), {call_of(part)});
   }
   add_session(group, action, "smoke",

@@ -19,7 +19,7 @@ struct MachineFlags {
   double timeout_s = 30, budget_s = 0;
   int64_t cycles = 1;          // 0: until stopped
   bool native_beside = false;  // MPI's own collectives beside exact ones
-  std::string json, csv, profile, directory = ".";
+  std::string json, csv, profile, directory = ".", only;
   std::string passing, failing;     // files of hosts
   std::vector<std::string> inputs;  // files that no output may replace
   std::string more;  // of the command, as a profile names it, before the common flags
@@ -41,6 +41,7 @@ int run_machine(const MachineFlags& flags, const std::string& name,
                 const std::vector<bench::PartCall>& calls, Log& log);
 
 void add_machine_parts(CLI::App& group, CommandAction& action);  // and smoke, all
+void add_storage(CLI::App& group, CommandAction& action);
 void add_collectives(CLI::App& group, CommandAction& action);
 void add_products(CLI::App& group, CommandAction& action);
 void add_kernels(CLI::App& group, CommandAction& action);

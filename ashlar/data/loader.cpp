@@ -245,6 +245,7 @@ int64_t Loader::read_sample(const Choice& choice) {
         span.begin, options_.vocab_size,
         std::span(window_).subspan(static_cast<size_t>(filled), static_cast<size_t>(span.length)),
         options_.model);
+    if (options_.on_read) options_.on_read(*source.dataset, span);
     filled += span.length;
   }
   return filled;

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,8 @@ struct LoaderOptions {
   int64_t num_samples = 0;
   bool document_reset = true;
   bool mask_document_end = false;
+  // Told of all tokens that are read, in their order: for measurements.
+  std::function<void(const IndexedDataset& dataset, const DocumentSpan& span)> on_read = nullptr;
 };
 
 class Loader {

@@ -63,6 +63,7 @@ Subject subject_of(std::string_view key) {
 }
 
 Subject subject_of(const RateCurve& curve) {
+  if (curve.subject.starts_with("disk ")) return Subject::kStorage;
   return curve.at_unit == "B" ? Subject::kMemory : Subject::kProduct;
 }
 

@@ -18,7 +18,8 @@ std::span<const Part> parts() {
       {"collectives", "collectives between ranks over message sizes, with nccl-tests' columns", 2,
        measure_collectives},
       {"p2p", "latency and bandwidth of every pair of ranks", 2, measure_p2p},
-      {"storage", "the disk under a directory: writes, cold reads, fsync", 1, measure_storage},
+      {"storage", "the disk under a directory: reads and writes over sizes and ranks", 1,
+       measure_storage},
   };
   return kParts;
 }

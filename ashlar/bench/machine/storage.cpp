@@ -1,296 +1,309 @@
-// The disk under a directory: sequential writes with fsync, cold sequential and random reads, and
-// fsync after small writes.  Every rank has a file of its own and reads the next rank's.
+// The disk under a directory: sequential and random reads and writes over the size of a call and
+// the number of ranks, and fsync after small writes.
 //
-// Cold     a read counts only if the page cache does not hold the file: the cache is dropped, and
-//          mincore says how much it still holds.  Where it keeps the file (tmpfs), rows say so, and
-//          the profile gets no rate.  Reads and writes go past the cache where the file system
-//          can (core/files.h).
-// Checked  every byte that is read is compared with what was written.
-#include <sys/mman.h>
-#include <unistd.h>
+//   storage.write, storage.read   the largest blocks, all ranks
+//   storage.iops                  random reads of 4 KiB, all ranks
+//   storage.fsync                 median, and the 99th percentile
+//
+// A rate of reads that the page cache may have served is a row that says so; the profile does not
+// get it (disk.h).
+#include "ashlar/bench/machine/storage.h"
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <sstream>
-#include <thread>
 
-#include "ashlar/bench/machine/part.h"
-#include "ashlar/comm/agree.h"
-#include "ashlar/core/aligned_memory.h"
-#include "ashlar/core/files.h"
+#include "ashlar/bench/machine/disk.h"
+#include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/core/json.h"
-#include "ashlar/core/rng.h"
-#include "ashlar/machine/laws.h"
+#include "ashlar/core/text.h"
+#include "ashlar/data/index.h"
+#include "ashlar/nn/precision.h"
+#include "ashlar/plan/checkpoint.h"
 
 namespace ashlar::bench {
 namespace {
 
-constexpr int64_t kBlock = 4 << 20, kPage = 4096;
 constexpr double kMostCached = 0.01;
+constexpr int64_t kLargestBlock = 16 << 20;
 
-// The file system of a path: the longest mount point of /proc/self/mounts that begins it.
-std::pair<std::string, std::string> mount_of(const std::string& path) {
-  std::pair<std::string, std::string> best{"/", "unknown"};
-  size_t length = 0;
-  std::ifstream mounts("/proc/self/mounts");
-  for (std::string line; std::getline(mounts, line);) {
-    std::istringstream words(line);
-    std::string device, point, type;
-    words >> device >> point >> type;
-    const bool holds =
-        path.starts_with(point) &&
-        (point.back() == '/' || path.size() == point.size() || path[point.size()] == '/');
-    if (!holds || point.size() < length) continue;
-    best = {point, type};
-    length = point.size();
-  }
-  return best;
+// The value below which so large a share of the values lies, by the nearest rank.
+double percentile(const std::vector<double>& sorted, double share) {
+  if (sorted.empty()) return 0;
+  const auto rank = int64_t(std::ceil(share * double(sorted.size())));
+  return sorted[size_t(std::clamp<int64_t>(rank - 1, 0, int64_t(sorted.size()) - 1))];
 }
 
-// The file of one rank, removed at the end.
-class DiskFile {
- public:
-  DiskFile(FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {
-    file_ = files_.create(path_);
-  }
-  ~DiskFile() {
-    try {
-      file_.reset();
-      files_.remove(path_);
-    } catch (const Error&) {  // the disk has failed already, and that is reported
-    }
-  }
-  File& file() { return *file_; }
-  void close() {
-    file_->close();
-    file_.reset();
-  }
-
- private:
-  FileSystem& files_;
-  const std::string path_;
-  std::unique_ptr<File> file_;
+struct Percentiles {
+  double p50 = 0, p99 = 0, p999 = 0;
 };
-
-// Words of a block of a rank's file.
-void fill_block(std::span<uint64_t> words, int rank, int64_t offset) {
-  const uint64_t seed = splitmix64(uint64_t(rank) + 1) ^ uint64_t(offset);
-  for (size_t i = 0; i < words.size(); ++i) words[i] = splitmix64(seed + i * 8);
-}
-// A page of a block begins in the middle of it.
-int64_t wrong_words(std::span<const uint64_t> words, int rank, int64_t offset) {
-  const int64_t block = offset / kBlock * kBlock;
-  const uint64_t seed =
-      (splitmix64(uint64_t(rank) + 1) ^ uint64_t(block)) + uint64_t(offset - block);
-  int64_t wrong = 0;
-  for (size_t i = 0; i < words.size(); ++i) wrong += words[i] != splitmix64(seed + i * 8);
-  return wrong;
+// The slowest rank's.
+Percentiles percentiles_of(const Rig& rig, std::vector<double> us) {
+  std::sort(us.begin(), us.end());
+  const auto slowest = slowest_of_ranks(
+      rig.ranks, {percentile(us, 0.5), percentile(us, 0.99), percentile(us, 0.999)});
+  return {slowest[0], slowest[1], slowest[2]};
 }
 
-// The share of a file that the page cache holds.
-double cached_share(FileSystem& files, const std::string& path) {
-  const auto mapping = files.map(path);
-  const std::span<const std::byte> bytes = mapping->bytes();
-  if (bytes.empty()) return 0;
-  std::vector<unsigned char> pages((bytes.size() + kPage - 1) / kPage);
-  if (mincore(const_cast<std::byte*>(bytes.data()), bytes.size(), pages.data()) != 0) return 1;
-  return double(std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; })) /
-         double(pages.size());
-}
-
-// One measurement of the disk by all ranks.
-struct DiskRow {
-  const char* name;
-  const char* key;  // of the profile
-  const char* unit;
-  double value = 0, p10 = 0, p90 = 0;
-  double cached = 0;  // share of the data in the cache before it was read
-  int64_t num_wrong = 0;
-};
-
-class Disk {
+// Measures the rows of one disk and puts them where they belong.
+class StorageRows {
  public:
-  Disk(const Rig& rig, FileSystem& files)
+  StorageRows(const Rig& rig, const StorageOptions& options, FileSystem& files, Findings& findings)
       : rig_(rig),
-        files_(files),
-        block_(aligned_memory(kBlock, "a block of a file")),
-        bytes_((rig.quick ? int64_t{64} : int64_t{1024}) << 20) {
-    bytes_ = std::max(bytes_ / rig.ranks.size() / kBlock, int64_t{1}) * kBlock;
-    const int64_t process = comm::from_leader(rig.ranks, getpid(), "process");
-    for (int rank = 0; rank < rig.ranks.size(); ++rank)
-      paths_.push_back(join(rig.directory, fmt::format("ashlar-storage-{}-{}.tmp", process, rank)));
-    mine_.emplace(files_, paths_[size_t(rig.ranks.rank())]);
+        findings_(findings),
+        row_s_(options.row_s > 0 ? options.row_s : (rig.quick ? 0.1 : 1.0)),
+        disk_(rig, files, bytes_of_file(rig, options)) {
+    const auto [point, type] = mount_of(std::filesystem::absolute(rig.directory).string());
+    mount_ = {point, type, {}};
+    direct_ = has_direct_access(disk_.own_path());
+    findings.text = fmt::format(
+        "{} ({}), calls {} the page cache\n{:<17} {:>8} {:>5} {:>10} {:<5} {:>9} {:>9} {:>9}\n",
+        rig.directory, type, direct_ ? "past" : "through", "calls", "block", "ranks", "value",
+        "unit", "p50 us", "p99 us", "p99.9 us");
   }
 
-  DiskRow write() {
-    const double seconds = together([&] {
-      for (int64_t at = 0; at < bytes_; at += kBlock) {
-        fill_block(words(), rig_.ranks.rank(), at);
-        mine_->file().write_direct(block(), at);
-      }
-      mine_->file().sync();
-    });
-    const double rate = double(bytes_ * rig_.ranks.size()) / seconds * 1e-9;
-    return {"sequential write, fsync", "storage.write", "GB/s", rate, rate, rate};
-  }
-
-  DiskRow fsync() {
-    std::vector<double> us;
-    for (int i = 0; i < (rig_.quick ? 10 : 100); ++i) {
-      mine_->file().write_at(block().first(kPage), bytes_);
-      const auto start = Clock::now();
-      mine_->file().sync();
-      us.push_back(us_since(start));
-    }
-    mine_->file().truncate(bytes_);
-    mine_->file().sync();
-    mine_->close();
-    const Repeats r = repeats_of(slowest_of_ranks(rig_.ranks, std::move(us)));
-    return {"fsync after 4 KiB", "storage.fsync", "us", r.median, r.p10, r.p90};
-  }
-
-  DiskRow read() {
-    DiskRow row{"sequential read, cold", "storage.read", "GB/s"};
-    row.cached = make_cold();
-    const auto file = files_.open(theirs());
-    int64_t wrong = 0;
-    const double seconds = together([&] {
-      for (int64_t at = 0; at < bytes_; at += kBlock) {
-        file->read_direct(block(), at);
-        wrong += wrong_words(words(), their_rank(), at);
-      }
-    });
-    row.value = row.p10 = row.p90 = double(bytes_ * rig_.ranks.size()) / seconds * 1e-9;
-    row.num_wrong = total(wrong);
-    return row;
-  }
-
-  // Random pages, with kQueue reads of a rank in flight.
-  DiskRow random() {
-    constexpr int kQueue = 16;
-    DiskRow row{"random read of 4 KiB, cold", "storage.iops", "1/s"};
-    row.cached = make_cold();
-    const auto file = files_.open(theirs());
-    std::atomic<int64_t> reads{0}, wrong{0};
-    const double limit_s = rig_.quick ? 0.3 : 2;
-    const double seconds = together([&] {
-      std::vector<std::thread> threads;
-      for (int worker = 0; worker < kQueue; ++worker)
-        threads.push_back(start_thread("random reads", [&, worker] {
-          const AlignedMemory page = aligned_memory(kPage, "a page of a file");
-          const Rng rng(uint64_t(worker), "storage");
-          const auto start = Clock::now();
-          for (uint64_t i = 0; seconds_since(start) < limit_s; ++i, ++reads) {
-            const int64_t at = int64_t(rng.below(i, uint64_t(bytes_ / kPage))) * kPage;
-            file->read_direct({page.get(), size_t(kPage)}, at);
-            wrong += wrong_words({reinterpret_cast<const uint64_t*>(page.get()), kPage / 8},
-                                 their_rank(), at);
+  void measure() {
+    traffic({DiskCall::kWrite, DiskAccess::kSequential, kLargestBlock, rig_.ranks.size(), 1, 0},
+            "storage.write");
+    fsync();
+    for (const int ranks : counts_of_ranks())
+      for (const int64_t block : blocks())
+        for (const DiskAccess access : {DiskAccess::kSequential, DiskAccess::kRandom})
+          for (const DiskCall call : {DiskCall::kRead, DiskCall::kWrite}) {
+            const bool all = ranks == rig_.ranks.size(), reads = call == DiskCall::kRead;
+            const bool random = access == DiskAccess::kRandom;
+            const char* key = "";
+            if (all && reads && !random && block == blocks().back()) key = "storage.read";
+            if (all && reads && random && block == kDiskPage) key = "storage.iops";
+            traffic({call, access, block, ranks, random ? queue_of(block) : 1, row_s_}, key);
           }
-        }));
-      for (std::thread& thread : threads) thread.join();
-    });
-    row.value = row.p10 = row.p90 = double(total(reads)) / seconds;
-    row.num_wrong = total(wrong);
-    return row;
+    rig_.ranks.barrier("storage").wait();  // no rank removes a file that another reads
+    for (machine::RateCurve& curve : curves_) findings_.profile.set(std::move(curve));
   }
+  machine::Mount& mount() { return mount_; }
 
  private:
-  std::span<std::byte> block() { return {block_.get(), size_t(kBlock)}; }
-  std::span<uint64_t> words() {
-    return {reinterpret_cast<uint64_t*>(block_.get()), size_t(kBlock / 8)};
+  static int64_t bytes_of_file(const Rig& rig, const StorageOptions& options) {
+    const int64_t bytes = options.file_bytes > 0 ? options.file_bytes
+                                                 : (rig.quick ? int64_t{64} : int64_t{1024}) << 20;
+    return std::max(bytes / rig.ranks.size() / kLargestBlock, int64_t{1}) * kLargestBlock;
   }
-  int their_rank() const { return (rig_.ranks.rank() + 1) % rig_.ranks.size(); }
-  const std::string& theirs() const { return paths_[size_t(their_rank())]; }
-  int64_t total(int64_t mine) {
-    comm::add_up(rig_.ranks, {&mine, 1}, "storage");
-    return mine;
+  std::vector<int64_t> blocks() const {
+    if (rig_.quick) return {kDiskPage, 1 << 20};
+    return {kDiskPage, 128 << 10, 1 << 20, kLargestBlock};
   }
-  // Seconds from when all ranks begin to when the last has ended.
-  double together(function_ref<void()> body) {
-    rig_.ranks.barrier("storage").wait();
-    const auto start = Clock::now();
-    body();
-    return slowest_of_ranks(rig_.ranks, {seconds_since(start)})[0];
+  static int queue_of(int64_t block) { return block <= 128 << 10 ? 16 : 4; }
+  // 1, 2, 4, ... and all.
+  std::vector<int> counts_of_ranks() const {
+    std::vector<int> counts;
+    for (int count = 1; count < rig_.ranks.size() && !rig_.quick; count *= 2)
+      counts.push_back(count);
+    counts.push_back(rig_.ranks.size());
+    return counts;
   }
-  // Drops the file from the cache; the largest share that is still in it on any rank.
-  double make_cold() {
-    files_.drop_cached_pages(theirs());
-    return slowest_of_ranks(rig_.ranks, {cached_share(files_, theirs())})[0];
+
+  struct Row {
+    std::string name;
+    double value = 0;
+    std::string unit;
+    Percentiles us;
+    int64_t block = 0;
+    int ranks = 1, queue = 1;
+    double cached = 0, spread = 0;
+    Repeats rate = {};  // GB/s
+    int64_t num_wrong = 0;
+    bool reads = false;
+  };
+
+  void traffic(const DiskTraffic& traffic, const std::string& key) {
+    if (findings_.num_left_out > 0 || !rig_.goes_on()) {
+      ++findings_.num_left_out;
+      return;
+    }
+    Row row = row_of(traffic, key);
+    if (rig_.again()) row = row_of(traffic, key);
+    add(row);
+    if (row.cached > kMostCached) return;
+    if (!key.empty()) mount_.quantities[key] = rig_.quantity(row.value, row.unit, row.spread);
+    add_to_curve(row);
+  }
+
+  // The median of some rounds.
+  Row row_of(DiskTraffic traffic, const std::string& key) {
+    const bool reads = traffic.call == DiskCall::kRead, counts = key == "storage.iops";
+    Row row{fmt::format("{} {}", traffic.access == DiskAccess::kRandom ? "random" : "sequential",
+                        reads ? "read" : "write"),
+            0,
+            counts ? "1/s" : "GB/s",
+            {}};
+    row.block = traffic.block;
+    row.ranks = traffic.ranks;
+    row.queue = traffic.queue;
+    row.reads = reads;
+    const int rounds = traffic.limit_s > 0 ? 3 : 1;
+    traffic.limit_s /= rounds;
+    std::vector<double> values, rates, call_us;
+    for (int round = 0; round < rounds; ++round) {
+      const DiskResult result = disk_.run(traffic);
+      const double seconds = std::max(result.seconds, 1e-9);
+      rates.push_back(1e-9 * double(result.bytes) / seconds);
+      values.push_back(counts ? double(result.calls) / seconds : rates.back());
+      call_us.insert(call_us.end(), result.call_us.begin(), result.call_us.end());
+      row.cached = std::max(row.cached, result.cached);
+      row.num_wrong += result.num_wrong;
+    }
+    const Repeats value = repeats_of(std::move(values));
+    row.value = value.median;
+    row.spread = value.spread();
+    row.rate = repeats_of(std::move(rates));
+    row.us = percentiles_of(rig_, std::move(call_us));
+    return row;
+  }
+
+  void fsync() {
+    if (findings_.num_left_out > 0 || !rig_.goes_on()) {
+      ++findings_.num_left_out;
+      return;
+    }
+    const auto measure = [&] {
+      return disk_.fsync_us(rig_.quick ? 20 : 1000, rig_.quick ? 0.3 : 5);
+    };
+    std::vector<double> us = measure();
+    if (rig_.again()) us = measure();
+    const Repeats repeats = repeats_of(us);
+    const Percentiles p = percentiles_of(rig_, std::move(us));
+    Row row{"fsync", p.p50, "us", p};
+    row.block = kDiskPage;
+    row.ranks = rig_.ranks.size();
+    add(row);
+    mount_.quantities["storage.fsync"] = rig_.quantity(p.p50, "us", repeats.spread());
+    mount_.quantities["storage.fsync_p99"] = rig_.quantity(p.p99, "us", 0);
+  }
+
+  void add(const Row& row) {
+    std::string line = fmt::format("{:<17} {:>8} {:>5} {:>10.4g} {:<5} {:>9.1f} {:>9.1f} {:>9.1f}",
+                                   row.name, format_bytes(row.block), row.ranks, row.value,
+                                   row.unit, row.us.p50, row.us.p99, row.us.p999);
+    if (row.cached > kMostCached)
+      line += fmt::format(" {:.0f} % of the file stays in the cache: says nothing about the disk",
+                          100 * row.cached);
+    findings_.add_line(line, rig_.row());
+    Ordered json{{"experiment_name", row.name}, {"value", row.value},   {"unit", row.unit},
+                 {"block", row.block},          {"ranks", row.ranks},   {"queue", row.queue},
+                 {"p50_us", row.us.p50},        {"p99_us", row.us.p99}, {"p999_us", row.us.p999}};
+    if (row.reads) {
+      json["cached_share"] = row.cached;
+      json["ranks_shifted_by"] = 1;
+    }
+    json["direct"] = direct_;
+    json["path"] = mount_.path;
+    json["filesystem"] = mount_.filesystem;
+    json["row"] = rig_.row();
+    json["wrong"] = row.num_wrong;
+    findings_.rows.push_back(one_line(json));
+    if (row.num_wrong == 0) return;
+    machine::Measured& wrong = findings_.faults.emplace_back();
+    wrong.name = fmt::format("{} of {} in {}", row.name, format_bytes(row.block), mount_.path);
+    wrong.subject = machine::Subject::kStorage;
+    wrong.num_wrong = row.num_wrong;
+  }
+  void add_to_curve(const Row& row) {
+    const std::string subject =
+        fmt::format("disk {}, {} rank{}", row.name, row.ranks, row.ranks == 1 ? "" : "s");
+    auto curve = std::find_if(curves_.begin(), curves_.end(),
+                              [&](const auto& c) { return c.subject == subject; });
+    if (curve == curves_.end()) {
+      curves_.push_back({subject, "B", "GB/s", row.queue, rig_.provenance(), {}});
+      curve = curves_.end() - 1;
+    }
+    // The whole file with the largest block is a point of its curve unless that is measured again.
+    const auto at = double(row.block);
+    std::erase_if(curve->points, [&](const auto& point) { return point.at == at; });
+    curve->points.push_back({at, row.rate.p10, row.rate.median, row.rate.p90});
+    std::sort(curve->points.begin(), curve->points.end(),
+              [](const auto& a, const auto& b) { return a.at < b.at; });
   }
 
   const Rig& rig_;
-  FileSystem& files_;
-  AlignedMemory block_;
-  int64_t bytes_;
-  std::vector<std::string> paths_;
-  std::optional<DiskFile> mine_;
+  Findings& findings_;
+  const double row_s_;
+  Disk disk_;
+  machine::Mount mount_;
+  bool direct_ = false;
+  std::vector<machine::RateCurve> curves_;
 };
 
-// The demands of a run on such a disk (arXiv 2511.17127, its appendix on storage).
-std::string reading_text(double iops) {
-  machine::Reading reading{4096, 4096, 4, 4096, 1};
-  std::string text =
-      "a global batch of 4096 x 4096 tokens of 4 bytes: reads wait in steps shorter than";
-  for (const double sigma : {1.0, 2.0, 8.0}) {
-    reading.sigma = sigma;
-    text += fmt::format("{} {:.3g} s (scatter {:.0f})", sigma == 1 ? "" : ",",
-                        reading.shortest_step_s(iops), sigma);
+// On rank 0: the scatter factor, and the needs of the run.
+void add_needs(const Rig& rig, const StorageOptions& options, FileSystem& files,
+               machine::Mount& mount, Findings& findings) {
+  const Recipe& recipe = *options.recipe;
+  StorageNeeds needs;
+  needs.sequences = double(recipe.train.global_batch);
+  needs.tokens = double(recipe.data.sequence_length);
+  needs.token_bytes = double(data::size_of(data::token_type_for(recipe.model.vocab_size)));
+  needs.checkpoint_every = recipe.checkpoint.every;
+  needs.step_s = options.step_s;
+  if (recipe.data.train.empty()) {
+    findings.text += "scatter: not measured: the recipe names no data.train\n";
+  } else {
+    const Scatter scatter = measure_scatter(files, recipe, rig.quick ? 4 : 20);
+    needs.token_bytes = double(scatter.token_bytes);
+    needs.sigma = scatter.sigma();
+    needs.sigma_is_measured = scatter.cached <= kMostCached;
+    findings.text += fmt::format(
+        "scatter: {} steps of {} sequences read {:.0f} distinct pages a step, {:.3f} of contiguous "
+        "ones; {:.0f} page faults, {} from the device{}\n",
+        scatter.steps, scatter.sequences, scatter.pages, scatter.sigma(), scatter.faults,
+        format_bytes(int64_t(scatter.device_bytes)),
+        needs.sigma_is_measured
+            ? ""
+            : fmt::format("; {:.0f} % stayed in the cache", 100 * scatter.cached));
+    findings.rows.push_back(one_line(Ordered{{"experiment_name", "scatter"},
+                                             {"value", scatter.sigma()},
+                                             {"unit", "1"},
+                                             {"steps", scatter.steps},
+                                             {"sequences", scatter.sequences},
+                                             {"bytes", scatter.bytes},
+                                             {"pages", scatter.pages},
+                                             {"page_faults", scatter.faults},
+                                             {"device_bytes", scatter.device_bytes},
+                                             {"cached_share", scatter.cached},
+                                             {"row", rig.row()},
+                                             {"wrong", 0}}));
+    mount.quantities["storage.scatter"] = rig.quantity(scatter.sigma(), "1", 0);
   }
-  return text + "\n";
-}
-
-void add_row(const Rig& rig, const DiskRow& row, machine::Mount& mount, Findings& findings) {
-  const bool cold = row.cached <= kMostCached;
-  findings.text += fmt::format("{:<28} {:>12.4g} {:<5}{}\n", row.name, row.value, row.unit,
-                               cold ? ""
-                                    : fmt::format(" {:.0f} % of the file stays in the cache: says "
-                                                  "nothing about the disk",
-                                                  100 * row.cached));
-  findings.rows.push_back(one_line(Ordered{{"experiment_name", row.name},
-                                           {"value", row.value},
-                                           {"p10", row.p10},
-                                           {"p90", row.p90},
-                                           {"unit", row.unit},
-                                           {"cached_share", row.cached},
-                                           {"path", mount.path},
-                                           {"filesystem", mount.filesystem},
-                                           {"wrong", row.num_wrong}}));
-  if (cold)
-    mount.quantities[row.key] =
-        rig.quantity(row.value, row.unit, row.value > 0 ? (row.p90 - row.p10) / row.value : 0);
-  if (row.num_wrong == 0) return;
-  machine::Measured& wrong = findings.faults.emplace_back();
-  wrong.name = fmt::format("{} in {}", row.name, mount.path);
-  wrong.subject = machine::Subject::kStorage;
-  wrong.num_wrong = row.num_wrong;
+  const int run_ranks = options.run_ranks > 0 ? options.run_ranks : rig.ranks.size();
+  needs.checkpoint_bytes =
+      double(plan::plan_checkpoint(recipe, nn::resolve_precision(recipe.train.precision), run_ranks)
+                 .data_bytes);
+  const auto given = [&](const char* key) {
+    const auto found = mount.quantities.find(key);
+    return found == mount.quantities.end() ? std::nullopt : std::optional(found->second.value);
+  };
+  NeedsReport report =
+      compare_needs(needs, {given("storage.iops"), given("storage.read"), given("storage.write")});
+  findings.text += report.text;
+  for (std::string& row : report.rows) findings.rows.push_back(std::move(row));
+  findings.judged = std::move(report.judgements);
 }
 
 }  // namespace
 
-Findings measure_storage(const Rig& rig) {
-  const auto files = posix_files();
-  const auto [point, type] = mount_of(std::filesystem::absolute(rig.directory).string());
+Findings measure_storage(const Rig& rig, const StorageOptions& options, FileSystem& files) {
   Findings findings;
-  machine::Mount mount{point, type, {}};
-  findings.text = fmt::format("{} ({}), {} rank{}\n", rig.directory, type, rig.ranks.size(),
-                              rig.ranks.size() == 1 ? "" : "s");
-  Disk disk(rig, *files);
-  for (const auto measure : {&Disk::write, &Disk::fsync, &Disk::read, &Disk::random}) {
-    if (findings.num_left_out > 0 || !rig.goes_on()) {
-      ++findings.num_left_out;
-      continue;
-    }
-    add_row(rig, (disk.*measure)(), mount, findings);
-  }
-  rig.ranks.barrier("storage").wait();  // no rank removes a file that another reads
-  if (const auto iops = mount.quantities.find("storage.iops"); iops != mount.quantities.end())
-    findings.text += reading_text(iops->second.value);
+  StorageRows rows(rig, options, files, findings);
+  rows.measure();
+  machine::Mount mount = std::move(rows.mount());
+  if (options.recipe && findings.num_left_out == 0 && rig.goes_on() && rig.leads())
+    add_needs(rig, options, files, mount, findings);
+  rig.ranks.barrier("storage").wait();
   if (!mount.quantities.empty()) findings.profile.mounts.push_back(std::move(mount));
   return findings;
+}
+
+Findings measure_storage(const Rig& rig) {
+  const auto files = posix_files();
+  return measure_storage(rig, {}, *files);
 }
 
 }  // namespace ashlar::bench
