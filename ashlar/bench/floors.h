@@ -78,7 +78,8 @@ using ClassShapes = std::array<std::vector<ProductShape>, kNumProductClasses>;
 ClassShapes shapes_of(const Trace& trace);
 
 Floors measure_floors(Threads& threads, DType compute, const ClassShapes& shapes);
-MemoryRates measure_memory(Threads& threads);
+// most_bytes: of the largest call.
+MemoryRates measure_memory(Threads& threads, int64_t most_bytes = int64_t{1} << 28);
 // Flop per second of the best of the three directions.
 double measure_product(Threads& threads, DType compute, const ProductShape& shape);
 

@@ -59,7 +59,8 @@ class LinearCase {
     if (kind.beta) dbeta_ = zeros(DType::kF32, beta_.shape);
   }
 
-  void measure(std::vector<RecurrenceRow>& rows) {
+  using Visit = function_ref<void(const RecurrenceRow& row, double flop, function_ref<void()>)>;
+  void show(Visit visit) {
     const kernels::Recurrence x{.shape = kind_.shape,
                                 .sequence = sequence_,
                                 .chunks = {&chunk_, 1},
@@ -70,15 +71,14 @@ class LinearCase {
                                 .log_decay = decay_,
                                 .beta_TH = beta_,
                                 .kept = kept_};
-    rows.push_back(
-        time("forward", [&] { recurrence_forward(context_, compute_, x, Matrix::of(out_)); }));
+    show("forward", visit, [&] { recurrence_forward(context_, compute_, x, Matrix::of(out_)); });
     const kernels::RecurrenceGradients g{.dout = Matrix::of(dout_),
                                          .dq = Matrix::of(dq_),
                                          .dk = Matrix::of(dk_),
                                          .dv = Matrix::of(dv_),
                                          .dlog_decay = ddecay_,
                                          .dbeta_TH = dbeta_};
-    rows.push_back(time("backward", [&] { recurrence_backward(context_, compute_, x, g); }));
+    show("backward", visit, [&] { recurrence_backward(context_, compute_, x, g); });
   }
 
  private:
@@ -99,15 +99,14 @@ class LinearCase {
     kernels::copy(context_, from, to);
     return to;
   }
-  RecurrenceRow time(std::string op, function_ref<void()> body) {
-    constexpr double kSeconds = 0.3;
+  void show(std::string op, Visit visit, function_ref<void()> body) {
     const size_t before = trace_.events().size();
     body();
     const TraceEvent call = trace_.events()[before];
     trace_.stop();
-    const KernelTime time = time_kernel(double(call.flop), kSeconds, body);
+    visit({std::string(kind_.name), std::move(op), T_, kind_.shape, double(call.bytes), {}},
+          double(call.flop), body);
     trace_.resume();
-    return {std::string(kind_.name), std::move(op), T_, kind_.shape, double(call.bytes), time};
   }
 
   DType compute_;
@@ -125,11 +124,19 @@ class LinearCase {
 
 }  // namespace
 
+void each_recurrence(Threads& threads, DType compute, int64_t num_tokens, LinearCase::Visit visit) {
+  for (const Kind& kind : kKinds) LinearCase(threads, compute, kind, num_tokens).show(visit);
+}
+
 RecurrenceReport measure_recurrences(int num_threads, DType compute, int64_t num_tokens) {
   RecurrenceReport report;
   report.machine = measure_beside_peak(num_threads, compute, [&](Threads& threads) {
-    for (const Kind& kind : kKinds)
-      LinearCase(threads, compute, kind, num_tokens).measure(report.rows);
+    constexpr double kSeconds = 0.3;
+    each_recurrence(threads, compute, num_tokens,
+                    [&](RecurrenceRow row, double flop, function_ref<void()> body) {
+                      row.time = time_kernel(flop, kSeconds, body);
+                      report.rows.push_back(std::move(row));
+                    });
     report.memory = measure_memory(threads);
   });
   return report;

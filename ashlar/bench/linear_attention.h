@@ -25,6 +25,11 @@ struct RecurrenceReport {
   double floor_s(const RecurrenceRow& row) const;
 };
 
+// Calls visit for every recurrence, forward and backward: row has all but its times and its flop,
+// which are given; body makes one call.
+void each_recurrence(
+    Threads& threads, DType compute, int64_t num_tokens,
+    function_ref<void(const RecurrenceRow& row, double flop, function_ref<void()> body)> visit);
 // One sequence of `num_tokens`; compute: BF16 or F32, on isa().
 RecurrenceReport measure_recurrences(int num_threads, DType compute, int64_t num_tokens);
 

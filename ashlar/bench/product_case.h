@@ -18,6 +18,7 @@ class ProductCase {
     context_.workspace = &workspace_;
   }
   const kernels::Context& context() const { return context_; }
+  void record(Trace* trace) { context_.trace = trace; }  // null: nothing
 
   Tensor zeros(DType dtype, const Shape& shape) {
     return owned_.emplace_back(make_tensor(allocator_, dtype, shape, Tag::kInput)).tensor;

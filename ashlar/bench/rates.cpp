@@ -59,15 +59,16 @@ double measure_product(Threads& threads, DType compute, const ProductShape& s) {
   return s.flop() / best_direction_s(c, compute, s, w, x, dy, y, dx, dw, groups);
 }
 
-MemoryRates measure_memory(Threads& threads) {
-  constexpr int64_t kLeast = int64_t{1} << 18, kMost = int64_t{1} << 28, kFactor = 2;
+MemoryRates measure_memory(Threads& threads, int64_t most_bytes) {
+  constexpr int64_t kLeast = int64_t{1} << 18, kFactor = 2;
   constexpr double kSeconds = 0.004;
   ProductCase c(threads);
-  const Tensor from = c.zeros(DType::kF32, {kMost / 8}), to = c.zeros(DType::kF32, {kMost / 8});
+  const Tensor from = c.zeros(DType::kF32, {most_bytes / 8}),
+               to = c.zeros(DType::kF32, {most_bytes / 8});
   kernels::fill(c.context(), from, 1.0);
   kernels::fill(c.context(), to, 1.0);
   MemoryRates rates;
-  for (int64_t bytes = kLeast; bytes <= kMost; bytes *= kFactor) {
+  for (int64_t bytes = kLeast; bytes <= most_bytes; bytes *= kFactor) {
     const int64_t copied = bytes / 8, added = bytes / 12;  // elements: read and written; twice read
     const double copy_s = fastest_s(
         kSeconds, [&] { kernels::copy(c.context(), from.slice(0, copied), to.slice(0, copied)); });
