@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "ashlar/core/text.h"
 #include "ashlar/report/profile_curves.h"
@@ -161,8 +162,10 @@ Page profile_page(std::span<const Profile> profiles, const ProfileSides& sides) 
        {std::pair("Products", "products"), {"Memory bandwidth", "stream"}, {"Attention", "layers"}})
     add_measured(taken(heading, rates), part, page);
   add_measured(launches_section(profiles, taken("Launches", rates)), "launch", page);
+  PageSection storage = storage_section(profiles), disks = taken("Storage", rates);
+  std::move(disks.items.begin(), disks.items.end(), std::back_inserter(storage.items));
   add_sections(std::move(rates), page);
-  add_measured(storage_section(profiles), "storage", page);
+  add_measured(std::move(storage), "storage", page);
   add_measured(kernels_section(profiles, sides), "kernels RECIPE --ranks N", page);
   add_sections({numbers_section(profiles), calibration_section(profiles)}, page);
   return page;

@@ -19,15 +19,23 @@ std::string first_word(const std::string& subject) {
 }
 
 std::string heading_of(const std::string& word) {
+  if (word.starts_with("linear_") || word.starts_with("grouped_linear_"))
+    return "Products of recipes";
   const std::pair<const char*, const char*> known[] = {{"stream", "Memory bandwidth"},
                                                        {"memory", "Memory bandwidth"},
                                                        {"product", "Products"},
                                                        {"products", "Products"},
+                                                       {"grouped", "Products"},
+                                                       {"dense", "Products"},
                                                        {"launch", "Launches"},
                                                        {"wake", "Launches"},
                                                        {"norm", "Norms"},
+                                                       {"add", "Norms"},
                                                        {"adamw", "Optimizer"},
-                                                       {"Newton-Schulz", "Optimizer"}};
+                                                       {"muon", "Optimizer"},
+                                                       {"Newton-Schulz", "Optimizer"},
+                                                       {"disk", "Storage"},
+                                                       {"recurrence", "Recurrences"}};
   for (const auto& [name, heading] : known)
     if (word == name) return heading;
   std::string heading = word;
@@ -156,22 +164,26 @@ void name_curves(std::span<const Profile> profiles, RateGroup& group) {
                                 [&](const NamedRate& r) { return r.curve->threads == threads; });
   for (NamedRate& rate : group.curves) {
     rate.name = prefix_of(profiles, *rate.profile) + rate.curve->subject;
-    if (!same)
-      rate.name +=
-          fmt::format(", {} thread{}", rate.curve->threads, rate.curve->threads == 1 ? "" : "s");
+    if (same) continue;
+    const int64_t n = rate.curve->threads;
+    const char* what = group.heading == "Storage" ? "call" : "thread";
+    rate.name += fmt::format(", {} {}{}", n, what, n == 1 ? "" : "s");
   }
 }
 
 // A chart of at most kMostLines lines for each part of the curves.
 void add_rate_charts(std::span<const Profile> profiles, const RateGroup& group,
                      std::vector<Item>& items) {
-  constexpr size_t kMostLines = 8;
-  const std::string title =
-      fmt::format("{} over {}", group.unit, group.at_unit == "B" ? "sizes" : group.at_unit);
+  constexpr size_t kMostLines = 8, kMostCurves = 32;
+  if (group.curves.size() > kMostCurves) return;  // the table has them
+  const std::string unit = group.unit == "1" ? "ratio" : group.unit;
+  std::string title =
+      fmt::format("{} over {}", unit, group.at_unit == "B" ? "sizes" : group.at_unit);
+  if (group.curves.size() == 1) title = fmt::format("{}: {}", group.curves[0].name, title);
   const bool single = std::all_of(group.curves.begin(), group.curves.end(),
                                   [](const NamedRate& r) { return r.curve->points.size() == 1; });
   if (single) {
-    items.emplace_back(single_rates(group.unit, group.curves));
+    items.emplace_back(single_rates(unit, group.curves));
     return;
   }
   const size_t num_parts = (group.curves.size() + kMostLines - 1) / kMostLines;

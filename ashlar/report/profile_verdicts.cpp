@@ -99,7 +99,8 @@ bool is_fine(Verdict verdict) {
 
 Mood mood_of(Verdict worst) {
   if (is_fine(worst)) return Mood::kGood;
-  return worst == Verdict::kBad || worst == Verdict::kWrongData || worst == Verdict::kTimedOut
+  return worst == Verdict::kBad || worst == Verdict::kWrongData || worst == Verdict::kTimedOut ||
+                 worst == Verdict::kRankLost
              ? Mood::kBad
              : Mood::kWarning;
 }

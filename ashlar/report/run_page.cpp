@@ -13,131 +13,19 @@
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
 #include "ashlar/report/expert_maps.h"
+#include "ashlar/report/run_charts.h"
 #include "ashlar/report/run_saves.h"
 
 namespace ashlar::report {
 namespace {
 
 constexpr size_t kMaxSkips = 200;
-// Trends of long runs are means over so many windows.
-constexpr size_t kWindows = 100, kLongSteps = 200;
-
-using Points = std::vector<std::pair<double, double>>;
-
-// Column `y` over steps, as far as a chart shows it.
-Points over_steps(const RunRows& rows, StepColumn y, double factor = 1) {
-  Points points;
-  const auto& steps = rows.of(StepColumn::kStep);
-  const auto& values = rows.of(y);
-  for (size_t i = 0; i < steps.size(); ++i) points.emplace_back(steps[i], factor * values[i]);
-  return thinned(points);
-}
-
-size_t window_of(const RunRows& rows) {
-  return std::max<size_t>(1, rows.num_steps() / kWindows);
-}
-
-// The mean over windows of steps, which shows the trend of a noisy column.
-Points smoothed(const RunRows& rows, StepColumn y) {
-  const auto& steps = rows.of(StepColumn::kStep);
-  const auto& values = rows.of(y);
-  const size_t size = window_of(rows);
-  Points points;
-  for (size_t begin = 0; begin < steps.size(); begin += size) {
-    double sum = 0, count = 0;
-    const size_t end = std::min(steps.size(), begin + size);
-    for (size_t i = begin; i < end; ++i)
-      if (std::isfinite(values[i])) sum += values[i], ++count;
-    points.emplace_back(steps[(begin + end - 1) / 2], count > 0 ? sum / count : std::nan(""));
-  }
-  return points;
-}
-
-Points of_events(const RunRows& rows, std::string_view event, const char* key) {
-  Points points;
-  for (const Json& e : rows.events)
-    if (e["event"] == event && has_number(e, "step") && has_number(e, key))
-      points.emplace_back(e["step"].get<double>(), e[key].get<double>());
-  std::stable_sort(points.begin(), points.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  return thinned(points);
-}
-
-bool any(const RunRows& rows, StepColumn column) {
-  const auto& values = rows.of(column);
-  return std::any_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });
-}
-
-// "loss", or "loss of NAME" where several runs share a chart.
-std::string line_name(std::string_view what, const RecordedRun& run, size_t num_runs) {
-  return num_runs == 1 ? std::string(what) : fmt::format("{} of {}", what, run.name);
-}
-
-// Adds column `column` of a run to a chart; of a long run faintly, behind the means of windows.
-void add_column(const RecordedRun& run, size_t num_runs, StepColumn column, const char* name,
-                double factor, LineChart& chart) {
-  if (!any(run.rows, column)) return;
-  const std::string line = line_name(name, run, num_runs);
-  const bool calm = column == StepColumn::kLr || column == StepColumn::kMemoryPeakBytes;
-  if (run.rows.num_steps() < kLongSteps || calm) {
-    chart.lines.push_back({line, over_steps(run.rows, column, factor)});
-    return;
-  }
-  Points means = smoothed(run.rows, column);
-  for (auto& [step, value] : means) value *= factor;
-  Line raw{line, over_steps(run.rows, column, factor), false, {}, -1, true};
-  if (num_runs > 1) raw.guide_of = int(chart.lines.size()) + 1;
-  chart.lines.push_back(std::move(raw));
-  chart.lines.push_back({num_runs > 1 ? line : fmt::format("mean of {} steps", window_of(run.rows)),
-                         std::move(means)});
-}
-
-// Whether single values are so far above the others that a linear axis would flatten these.
-bool has_spikes(const LineChart& chart) {
-  constexpr double kFar = 20;
-  std::vector<double> values;
-  for (const Line& line : chart.lines)
-    for (const auto& [x, y] : line.points)
-      if (std::isfinite(y)) values.push_back(y);
-  if (values.empty() || *std::min_element(values.begin(), values.end()) <= 0) return false;
-  const auto middle = values.begin() + long(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  const double median = *middle;
-  return *std::max_element(values.begin(), values.end()) > kFar * median;
-}
-
-// Where a single run was resumed, and where it skipped steps.
-std::vector<PageMark> marks_of(std::span<const RecordedRun> runs) {
-  std::vector<PageMark> marks;
-  if (runs.size() != 1) return marks;
-  for (const Json& event : runs[0].rows.events)
-    for (const auto& [name, mark] : {std::pair("resume", "resumed"), {"skip", "skipped"}})
-      if (event["event"] == name && has_number(event, "step"))
-        marks.push_back({number_of(event, "step"), mark});
-  return marks;
-}
-
-void add_chart(std::span<const RecordedRun> runs, std::string title, std::string y_label,
-               std::initializer_list<std::pair<StepColumn, const char*>> columns, double factor,
-               std::vector<Item>& items, bool log = false) {
-  LineChart chart{std::move(title), {"step"}, {std::move(y_label), log}, {}, ""};
-  for (const RecordedRun& run : runs)
-    for (const auto& [column, name] : columns)
-      if (columns.size() == 1)
-        add_column(run, runs.size(), column, name, factor, chart);
-      else if (any(run.rows, column))
-        chart.lines.push_back(
-            {line_name(name, run, runs.size()), over_steps(run.rows, column, factor)});
-  chart.y.log = log || has_spikes(chart);
-  if (!chart.lines.empty()) items.emplace_back(std::move(chart));
-}
-
 LineChart loss_chart(std::span<const RecordedRun> runs) {
   LineChart chart{"Loss over steps", {"step"}, {"nats"}, {}, "", marks_of(runs), true};
   bool thin = false;
   for (const RecordedRun& run : runs) {
     add_column(run, runs.size(), StepColumn::kLoss, "loss", 1, chart);
-    const Points validation = of_events(run.rows, "evaluation", "validation_loss");
+    const auto validation = of_events(run.rows, "evaluation", "validation_loss");
     if (!validation.empty())
       chart.lines.push_back({line_name("validation loss", run, runs.size()), validation, true});
     thin |= run.rows.num_steps() >= kLongSteps;
@@ -275,9 +163,12 @@ std::string machine_of(const RecordedRun& run) {
                      format_bytes((*start)["memory_bytes"].get<int64_t>()), text_in(*start, "isa"));
 }
 
-void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+Facts facts_of(const RecordedRun& run) {
+  Facts facts;
   const auto add = [&](const std::string& name, const std::string& value) {
-    page.facts.emplace_back(line_name(name, run, num_runs), value);
+    facts.emplace_back(name, value);
   };
   if (const std::string machine = machine_of(run); !machine.empty()) add("Machine", machine);
   add("Steps", format_thousands(int64_t(run.rows.of(StepColumn::kStep).back())));
@@ -285,7 +176,7 @@ void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
     add("Tokens", format_thousands(int64_t(tokens.back())));
   if (const auto loss = last_finite(run.rows, StepColumn::kLoss))
     add("Last loss", fmt::format("{:.4f}", *loss));
-  const Points validation = of_events(run.rows, "evaluation", "validation_loss");
+  const auto validation = of_events(run.rows, "evaluation", "validation_loss");
   if (!validation.empty())
     add("Last validation loss", fmt::format("{:.4f}", validation.back().second));
   if (const auto rate = late_median(run.rows, StepColumn::kTokensPerS))
@@ -300,6 +191,27 @@ void add_facts(const RecordedRun& run, size_t num_runs, Page& page) {
   if (skipped) add("Skipped steps", std::to_string(skipped));
   if (failed) add("Failed saves", std::to_string(failed));
   if (run.rows.num_damaged) add("Damaged lines", std::to_string(run.rows.num_damaged));
+  return facts;
+}
+
+// The facts of several runs beside each other: a column for each that any run has.
+PageSection runs_section(std::span<const RecordedRun> runs) {
+  PageTable table{"", {"run"}, {}, ""};
+  for (const RecordedRun& run : runs) {
+    std::vector<std::string>& row = table.rows.emplace_back(table.columns.size());
+    row[0] = run.name;
+    for (auto& [name, value] : facts_of(run)) {
+      const auto column = size_t(std::find(table.columns.begin(), table.columns.end(), name) -
+                                 table.columns.begin());
+      if (column == table.columns.size()) {
+        table.columns.push_back(name);
+        row.emplace_back();
+      }
+      row[column] = value;
+    }
+  }
+  for (auto& row : table.rows) row.resize(table.columns.size());
+  return {"Runs", "", {std::move(table)}};
 }
 
 }  // namespace
@@ -329,7 +241,10 @@ Page run_page(std::span<const RecordedRun> runs) {
   if (runs.size() > 1)
     for (const RecordedRun& run : runs)
       page.subtitle += (page.subtitle.empty() ? "" : ", ") + run.name;
-  for (const RecordedRun& run : runs) add_facts(run, runs.size(), page);
+  if (runs.size() == 1)
+    page.facts = facts_of(runs[0]);
+  else
+    page.sections.push_back(runs_section(runs));
   add_sections({loss_section(runs), speed_section(runs), experts_section(runs), saves_section(runs),
                 memory_section(runs), events_section(runs)},
                page);

@@ -105,10 +105,10 @@ TEST(ProfilePage, PointsOutWhereCurvesBend) {
   EXPECT_EQ(bandwidth->lines[0].spots[0].x, 1 << 19);
   EXPECT_EQ(bandwidth->lines[0].spots[1].name, "saturated to 95 %");
   EXPECT_EQ(bandwidth->lines[0].spots[1].x, 1 << 21);
-  const auto* products = item_of<LineChart>(page, "TFLOP/s over GFLOP");
+  const auto* products = item_of<LineChart>(page, "product BF16 K 1024: TFLOP/s over GFLOP");
   ASSERT_TRUE(products);
   EXPECT_EQ(products->lines[0].spots.at(0).x, 0.5);
-  const auto* attention = item_of<LineChart>(page, "TFLOP/s over tokens");
+  const auto* attention = item_of<LineChart>(page, "attention forward D 64: TFLOP/s over tokens");
   ASSERT_TRUE(attention);
   EXPECT_EQ(attention->lines[0].spots.at(0).x, 2048) << "time grows by 1.07 before, 1.93 after";
   const auto* stream = item_of<LineChart>(page, "GB/s over sizes");
@@ -143,7 +143,7 @@ TEST(ProfilePage, MapsProductsOverRowsAndColumns) {
   EXPECT_EQ(map->columns, (std::vector<std::string>{"512", "1,024"}));
   EXPECT_EQ(map->rows, (std::vector<std::string>{"256", "512"}));
   EXPECT_EQ(map->values, (std::vector<double>{2, 2, 2.5, 2.5}));
-  EXPECT_EQ(item_of<LineChart>(page, "TFLOP/s over GFLOP")->lines.size(), 1u);
+  EXPECT_EQ(item_of<LineChart>(page, "product BF16 K 1024: TFLOP/s over GFLOP")->lines.size(), 1u);
   EXPECT_FALSE(item_of<LineChart>(page, "TFLOP/s over rows"));
 }
 

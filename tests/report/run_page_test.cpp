@@ -126,6 +126,11 @@ TEST(RunPage, RunsOverEachOther) {
   ASSERT_TRUE(loss);
   ASSERT_EQ(loss->lines.size(), 4u);
   EXPECT_EQ(loss->lines[2].name, "loss of other");
+  const auto* facts = item_of<PageTable>(page, "");
+  ASSERT_TRUE(facts);
+  EXPECT_EQ(facts->columns[2], "Steps");
+  EXPECT_EQ(facts->rows[1][0], "other");
+  EXPECT_EQ(facts->rows[1][2], "50");
 }
 
 TEST(RunPage, LongRunsShowTheirTrendAndEverySpike) {
