@@ -80,7 +80,8 @@ void check_products_flags(const ProductsFlags& flags) {
 }
 
 // The profile names the table and its checksum, so the table is there before the profile is.
-void keep_choices(const std::string& path, const std::vector<machine::ProductChoice>& choices) {
+void keep_choices(const std::string& path, const std::vector<machine::ProductChoice>& choices,
+                  bool disturbed) {
   const auto files = posix_files();
   machine::Profile profile = machine::parse_profile(read_text(*files, path), path);
   std::vector<machine::ProductChoice> older;
@@ -90,7 +91,8 @@ void keep_choices(const std::string& path, const std::vector<machine::ProductCho
       profile.products->forms == kernels::kProductFormsVersion)
     older = train::read_product_choices(*files, profile, path);
   const std::string table = file_beside(path, "products.tsv"),
-                    text = machine::to_tsv(bench::merged(std::move(older), choices));
+                    text = machine::to_tsv(disturbed ? bench::merged(choices, older)
+                                                     : bench::merged(older, choices));
   write_text(*files, table, text);
   profile.products = {last_part(table), xxh3_64(std::as_bytes(std::span(text))), isa,
                       kernels::kProductFormsVersion};
@@ -104,10 +106,11 @@ int tune_products(const MachineFlags& machine, const bench::RecipeProductOptions
     return bench::tune_products(rig, options, choices);
   };
   const int code = run_machine(machine, "products", {{"products", measure}}, log);
-  if (code != machine::exit_code(machine::Verdict::kDisturbed, false))
-    keep_choices(machine.profile, choices);
-  else
-    log.warn("the table is not kept, since other programs ran meanwhile");
+  const bool disturbed = code == machine::exit_code(machine::Verdict::kDisturbed, false);
+  if (disturbed)
+    log.warn("other programs ran meanwhile: forms of products that {} has already stay",
+             machine.profile);
+  keep_choices(machine.profile, choices, disturbed);
   return code;
 }
 

@@ -201,8 +201,8 @@ std::vector<ProductChoice> merged(std::vector<ProductChoice> older,
     return std::any_of(newer.begin(), newer.end(),
                        [&](const ProductChoice& other) { return choice.same_product(other); });
   });
-  for (const ProductChoice& choice : newer)
-    if (!by_rules(choice)) older.push_back(choice);
+  older.insert(older.end(), newer.begin(), newer.end());
+  std::erase_if(older, by_rules);
   return older;
 }
 

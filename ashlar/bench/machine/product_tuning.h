@@ -35,8 +35,8 @@ TunedForm choose_form(const kernels::ProductKey& key,
 Findings tune_products(const Rig& rig, const RecipeProductOptions& options,
                        std::vector<machine::ProductChoice>& choices);
 
-// The older choices with the new ones in place of those of the same products, and without those
-// of the rules.
+// The older choices with the new ones in place of those of the same products, and all without
+// those of the rules.
 std::vector<machine::ProductChoice> merged(std::vector<machine::ProductChoice> older,
                                            const std::vector<machine::ProductChoice>& newer);
 
