@@ -2,6 +2,8 @@
 //                     [--trace DIR]
 // ashlar plan schedule [--stages P] [--virtual-stages V] [--micro-batches M] [--schedule 1f1b]
 //                      [--svg FILE]
+#include "ashlar/cli/plan.h"
+
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
@@ -122,6 +124,7 @@ void add_plan(CLI::App& app, CommandAction& action) {
   group->require_subcommand(1);
   add_dry_run(group, action);
   add_schedule(group, action);
+  add_simulate(*group, action);
 }
 
 }  // namespace ashlar::cli

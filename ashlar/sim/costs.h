@@ -13,7 +13,8 @@ namespace ashlar::sim {
 // the bytes of the busiest edge move over links, and every rank's lane takes processor time.
 struct OperationPart {
   double latency_s = 0;
-  double bytes = 0;  // 0: no links
+  double work = 0;   // bytes; 0: no links
+  double limit = 0;  // bytes a second at most; 0: what the links give
   std::vector<ResourceUse> links = {};
   double core_s = 0;               // of every rank's lane
   double core_s_per_received = 0;  // more, for each byte that the rank receives in the operation
@@ -37,7 +38,11 @@ class Costs {
                                            const RankOperation& operation) const = 0;
   // A message between two ranks of the world.
   virtual OperationPart message(int from, int to, int64_t bytes) const = 0;
+  // Of a rank's kernels, and of its lanes, which take one core each.
   virtual CoreShare cores(int) const { return {}; }
+  virtual int lane_cores(int rank) const { return cores(rank).resource; }
+  // The share of its received bytes that a rank really receives, where the load is uneven.
+  virtual double received_scale(int, const RankOperation&) const { return 1; }
   // How much longer a lane takes to begin if all cores are busy.
   virtual double wake_busy_s() const { return 0; }
   // The factor by which these kernels slow down while a lane of the rank moves data.

@@ -130,14 +130,14 @@ void Replayer::start_part(int number) {
   const bool works = part.core_s > 0 || part.core_s_per_received > 0;
   meeting.open = 1 + int(works ? ranks.size() : 0);
   for (size_t m = 0; works && m < ranks.size(); ++m) {
-    const int cores = costs_.cores(ranks[m]).resource;
+    const int cores = costs_.lane_cores(ranks[m]);
     if (costs_.wake_busy_s() > 0 && cores >= 0 && sets_.full(cores))
       plan(now_s_ + costs_.wake_busy_s(), {Then::Kind::kWoken, number, int32_t(m)});
     else
       start_core(number, int(m));
   }
-  if (part.bytes > 0)
-    start_set(part.bytes, 0, part.links, {Then::Kind::kLinks, number});
+  if (part.work > 0)
+    start_set(part.work, part.limit, part.links, {Then::Kind::kLinks, number});
   else
     end_part_of(number);
 }
@@ -148,8 +148,10 @@ void Replayer::start_core(int number, int member) {
   const int rank = programs_.groups[size_t(meeting.group)].ranks[size_t(member)];
   const RankOperation& operation =
       programs_.ranks[size_t(rank)].operations[size_t(meeting.operations[size_t(member)])];
-  const double work_s = part.core_s + part.core_s_per_received * double(operation.received_bytes);
-  const ResourceUse use{costs_.cores(rank).resource, 1};
+  const double work_s = part.core_s + part.core_s_per_received *
+                                          costs_.received_scale(rank, operation) *
+                                          double(operation.received_bytes);
+  const ResourceUse use{costs_.lane_cores(rank), 1};
   start_set(work_s, 1, use.resource >= 0 ? std::span(&use, 1) : std::span<const ResourceUse>(),
             {Then::Kind::kCore, number, member});
 }
@@ -158,7 +160,7 @@ void Replayer::start_core(int number, int member) {
 void Replayer::end_member(int number, int member) {
   Meeting& meeting = meetings_[size_t(number)];
   const OperationPart& part = meeting.parts[meeting.part];
-  if (meeting.parts.size() == 1 && part.bytes == 0) {
+  if (meeting.parts.size() == 1 && part.work == 0) {
     const int rank = programs_.groups[size_t(meeting.group)].ranks[size_t(member)];
     int32_t& operation = meeting.operations[size_t(member)];
     const int lane = programs_.ranks[size_t(rank)].operations[size_t(operation)].lane;
@@ -240,8 +242,8 @@ void Replayer::meet(int group, int from, int to) {
 void Replayer::move(int number) {
   const Message& message = messages_[size_t(number)];
   const OperationPart& cost = message.cost;
-  if (cost.bytes > 0)
-    return start_set(cost.bytes, 0, cost.links, {Then::Kind::kMessageDone, number});
+  if (cost.work > 0)
+    return start_set(cost.work, cost.limit, cost.links, {Then::Kind::kMessageDone, number});
   if (cost.core_s <= 0) return end_message(number);
   Lane& lane = ranks_[size_t(message.to.rank)].lanes[size_t(message.to.lane)];
   lane.to_receive.push_back(number);
@@ -251,7 +253,7 @@ void Replayer::move(int number) {
 // The receiver's lane takes the message.
 void Replayer::receive(int number) {
   const Message& message = messages_[size_t(number)];
-  const ResourceUse use{costs_.cores(message.to.rank).resource, 1};
+  const ResourceUse use{costs_.lane_cores(message.to.rank), 1};
   start_set(message.cost.core_s, 1,
             use.resource >= 0 ? std::span(&use, 1) : std::span<const ResourceUse>(),
             {Then::Kind::kMessageDone, number});

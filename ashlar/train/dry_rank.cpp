@@ -35,6 +35,7 @@ DryRank::DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, T
     : world_(rank, num_ranks, {}, allocator_),
       trace_(world_.group().trace()),
       trainer_(recipe, compute, allocator_, threads, world_.group(), step_memory),
+      tokens_(recipe.train.global_batch * recipe.data.sequence_length),
       ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length), 0),
       sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {
   trainer_.context().workspace->watch_peak(
@@ -130,20 +131,27 @@ void DryRank::step() {
   end();
 }
 
+void DryRank::trace_step(function_ref<void(const Trace&)> read) {
+  run_step([] {});
+  trace_.stop();
+  read(trace_);
+  trace_.clear();
+}
+
 std::string DryRank::traced_step() {
   TracedStep step{.number = 1};
   step.before_s = step.start_s = Trace::now_s();
-  run_step([] {});
-  trace_.stop();
-  step.end_s = Trace::now_s();
-  const comm::Group& ranks = world_.group();
-  const TraceFile file{.rank = ranks.rank(),
-                       .num_ranks = ranks.size(),
-                       .steps = {step},
-                       .origin_s = step.start_s,
-                       .dry = true};
-  std::string text = to_chrome_json(trace_, file);
-  trace_.clear();
+  std::string text;
+  trace_step([&](const Trace& trace) {
+    step.end_s = Trace::now_s();
+    const comm::Group& ranks = world_.group();
+    text = to_chrome_json(trace, {.rank = ranks.rank(),
+                                  .num_ranks = ranks.size(),
+                                  .steps = {step},
+                                  .origin_s = step.start_s,
+                                  .dry = true,
+                                  .tokens = tokens_});
+  });
   return text;
 }
 

@@ -37,8 +37,9 @@ class DryRank {
 
   // Runs a step as in the middle of a run, where the gathers of updated weights are in flight.
   void step();
-  // The trace file of a step (records/trace_file.h), with all its events; nothing is added up.
-  std::string traced_step();
+  // Calls `read` with the trace of a step, with all its events; nothing is added up.
+  void trace_step(function_ref<void(const Trace&)> read);
+  std::string traced_step();  // the file of such a trace (records/trace_file.h)
   void update();  // only the end of a step after the last backward: norm, optimizer
   // The distinct kernel calls of a step(), or of an update().
   KernelCalls calls_of_step();
@@ -70,6 +71,7 @@ class DryRank {
   comm::RecordingWorld world_;
   Trace& trace_;
   Trainer trainer_;
+  const int64_t tokens_;  // of a step, of all ranks
   std::vector<int32_t> ids_;
   kernels::Sequence sequence_;
   bool evaluating_ = false;

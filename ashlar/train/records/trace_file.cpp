@@ -48,6 +48,7 @@ class Writer {
                      {"clock_ahead_s", file_.clock_ahead_s},
                      {"groups", groups()}};
     if (file_.dry) about["dry"] = true;
+    if (file_.tokens > 0) about["tokens"] = file_.tokens;
     text_ = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
                         about.dump());
     write_names();

@@ -25,6 +25,7 @@ struct TraceFile {
   double clock_ahead_s = 0;  // of rank 0's clock
   double origin_s = 0;       // time 0 of the file, on rank 0's clock
   bool dry = false;          // of a dry run, whose times mean nothing
+  int64_t tokens = 0;        // of a step, of all ranks; 0: not written
 };
 
 // One event a line; the first and the last line open and close the list.

@@ -84,6 +84,7 @@ void TracedSteps::write() {
   for (comm::Group* group : {&ranks, &groups_.cp(), &groups_.tsp(), &groups_.tp()})
     group->barrier("trace").wait();
   TraceFile file{.rank = ranks.rank(), .num_ranks = ranks.size(), .steps = steps_};
+  file.tokens = recipe_.train.global_batch * recipe_.data.sequence_length;
   if (!one_clock_) file.clock_ahead_s = clock_ahead_s(ranks, [] { return Trace::now_s(); });
   const std::vector<double> starts =
       numbers_of(ranks, steps_.front().before_s - file.clock_ahead_s);

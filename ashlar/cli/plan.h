@@ -1,0 +1,10 @@
+// The subcommands of `ashlar plan` that have files of their own.
+#pragma once
+
+#include "ashlar/cli/command.h"
+
+namespace ashlar::cli {
+
+void add_simulate(CLI::App& group, CommandAction& action);
+
+}  // namespace ashlar::cli

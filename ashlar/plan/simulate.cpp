@@ -1,0 +1,151 @@
+#include "ashlar/plan/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "ashlar/core/checksum.h"
+#include "ashlar/core/text.h"
+#include "ashlar/sim/machine_costs.h"
+#include "ashlar/sim/perfetto.h"
+#include "ashlar/sim/traces.h"
+#include "ashlar/train/dry_rank.h"
+#include "ashlar/train/plan.h"
+
+namespace ashlar::plan {
+namespace {
+
+// A dry run's step is repeated: the first one has nothing from before, the last one is steady.
+constexpr int kRepeatsOfADryStep = 4;
+
+std::array<double, 3> shares_of(std::array<double, 3> seconds) {
+  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  for (double& s : seconds) s = sum > 0 ? s / sum : 0;
+  return seconds;
+}
+
+// Kernels whose times are laws, by the seconds that all ranks spend in them.
+std::vector<std::string> kernels_by_law(const sim::RankPrograms& programs,
+                                        const sim::MachineCosts& costs) {
+  std::map<std::string, double> seconds;
+  for (int rank = 0; rank < int(programs.ranks.size()); ++rank)
+    for (const sim::ProgramEvent& event : programs.ranks[size_t(rank)].events) {
+      if (event.kind != sim::ProgramEvent::Kind::kKernel) continue;
+      if (costs.kernel_times()[size_t(event.value)].source == sim::TimeSource::kLaw)
+        seconds[programs.kernels[size_t(event.value)].op] += costs.kernel_s(rank, event);
+    }
+  std::vector<std::string> names;
+  for (const auto& [op, s] : seconds) names.push_back(op);
+  std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    return seconds[a] > seconds[b];
+  });
+  return names;
+}
+
+void add_notes(SimulatedStep& step, const sim::RankPrograms& programs, const MachineFile& machine,
+               const sim::KernelTimes& kernels, const sim::MachineCosts& costs,
+               const sim::Imbalance& imbalance, const SimulateOptions& options) {
+  const auto note = [&](std::string text) { step.notes.push_back(std::move(text)); };
+  if (machine.kernels.empty())
+    note("the profile has no table of kernels: all times are laws (ashlar bench kernels)");
+  else if (kernels.num_ranks() < costs.ranks_per_node() && !costs.on_devices())
+    note(fmt::format("the table of kernels was measured with {} ranks computing, not {}",
+                     kernels.num_ranks(), costs.ranks_per_node()));
+  if (!costs.on_devices() && !machine.profile.find("launch.wake_busy"))
+    note("launch.wake_busy is not known: lanes wake at once (ashlar bench launch)");
+  if (!costs.on_devices() && costs.threads() > 1)
+    note(fmt::format("ranks have {} threads, the cores of a node over its ranks", costs.threads()));
+  if (options.read_bytes == 0) note("reading batches takes no time");
+  if (step.between_s == 0) note("nothing passes between two steps");
+  if ((options.imbalance.hot || options.imbalance.loads) && !imbalance.splits_experts())
+    note("every rank has all experts: their loads change nothing");
+  if (programs.dry) note("a document a row, and every expert gets as many rows as another");
+  if (machine.profile.calibration)
+    note(fmt::format("calibrated on {}: mean error {:.1f} %, largest {:.1f} %",
+                     machine.profile.calibration->date,
+                     100 * machine.profile.calibration->mean_error,
+                     100 * machine.profile.calibration->largest_error));
+  else
+    note("not calibrated: the error of this machine's simulations is not known");
+}
+
+}  // namespace
+
+MachineFile read_machine(FileSystem& files, const std::string& name) {
+  MachineFile machine;
+  const bool is_file = files.stat(name, LinkPolicy::kFollow).has_value();
+  const char* shipped = is_file ? nullptr : machine::shipped_text(name);
+  ASHLAR_REQUIRE(is_file || shipped, kConfig, "--machine {}: there is no such file or machine{}",
+                 printable(name), suggestion(name, machine::shipped_names()));
+  machine.profile = machine::parse_profile(shipped ? shipped : read_text(files, name), name);
+  if (!machine.profile.kernels || shipped) return machine;
+  const size_t slash = name.rfind('/');
+  const std::string& file = machine.profile.kernels->file;
+  machine.kernels_name = slash == name.npos ? file : join(name.substr(0, slash), file);
+  machine.kernels = read_text(files, machine.kernels_name);
+  ASHLAR_REQUIRE(
+      xxh3_64(std::as_bytes(std::span(machine.kernels))) == machine.profile.kernels->xxh3, kData,
+      "{} is not the table that {} names: its checksum differs; run ashlar bench kernels again",
+      machine.kernels_name, name);
+  return machine;
+}
+
+sim::RankPrograms programs_of(const Recipe& recipe, DType compute, int num_ranks, Log& log) {
+  sim::ProgramBuilder builder(num_ranks);
+  Threads threads(train::planned_threads(recipe, 0));
+  Progress progress(log, "dry runs", num_ranks, "ranks");
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    train::DryRank dry(recipe, compute, num_ranks, rank, threads);
+    dry.trace_step([&](const Trace& trace) { sim::add_trace(builder, rank, trace); });
+    progress.advance(1);
+  }
+  builder.programs().dry = true;
+  builder.programs().tokens = recipe.train.global_batch * recipe.data.sequence_length;
+  return builder.finish();
+}
+
+sim::RankPrograms programs_of(FileSystem& files, const std::string& directory, Log& log) {
+  return sim::read_traces(files, directory, log);
+}
+
+std::string perfetto_of(const sim::RankPrograms& programs, const SimulatedStep& step) {
+  return sim::to_chrome_json(programs, step.replayed);
+}
+
+SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile& machine,
+                            const SimulateOptions& options) {
+  const sim::KernelTimes kernels(machine.profile, machine.kernels, machine.kernels_name);
+  const sim::Imbalance imbalance(programs, options.imbalance);
+  sim::MachineCosts costs(machine.profile, programs, kernels, imbalance,
+                          {options.ranks_per_node, options.engine, options.read_bytes});
+  const bool one_step = programs.ranks[0].num_steps == 1;
+  SimulatedStep step;
+  step.replayed =
+      sim::replay(programs, costs,
+                  {.repeats = one_step ? kRepeatsOfADryStep : 1, .keep_spans = options.keep_spans});
+  std::string& problem = step.replayed.problem;
+  std::replace(problem.begin(), problem.end(), '\n', '|');
+  ASHLAR_REQUIRE(problem.empty(), kConfig, "the step never ends: {}", problem);
+  step.num_steps = int(step.replayed.step_s.size());
+  // The median of the steps behind the first, which nothing precedes.
+  std::vector<double> times = step.replayed.step_s;
+  if (times.size() > 1) times.erase(times.begin());
+  std::nth_element(times.begin(), times.begin() + int64_t(times.size() / 2), times.end());
+  step.step_s = times[times.size() / 2];
+  step.between_s = programs.between_s;
+  step.tokens = programs.tokens;
+  step.num_ranks = int(programs.ranks.size());
+  step.num_nodes = (step.num_ranks + costs.ranks_per_node() - 1) / costs.ranks_per_node();
+  step.dry = programs.dry;
+  step.threads = costs.threads();
+  step.engine = costs.engine();
+  step.kernel_shares = shares_of(costs.kernel_seconds());
+  step.operation_shares = shares_of(costs.operation_seconds());
+  step.by_law = kernels_by_law(programs, costs);
+  add_notes(step, programs, machine, kernels, costs, imbalance, options);
+  return step;
+}
+
+}  // namespace ashlar::plan

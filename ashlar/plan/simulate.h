@@ -1,0 +1,64 @@
+// The step of a training run on a machine that is known by its profile: the programs of all ranks,
+// replayed (sim/replay.h), with the times of that machine (sim/machine_costs.h).
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/machine/profile.h"
+#include "ashlar/sim/imbalance.h"
+#include "ashlar/sim/replay.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::plan {
+
+// A profile and the table of kernels beside it.
+struct MachineFile {
+  machine::Profile profile;
+  std::string kernels, kernels_name;  // "": no table
+};
+// name: a file, or a name of machines/.
+// Errors   kConfig, kStorage; kData: the table is not the one that the profile names.
+MachineFile read_machine(FileSystem& files, const std::string& name);
+
+struct SimulateOptions {
+  sim::ImbalanceOptions imbalance;
+  int ranks_per_node = 0;  // sim/machine_costs.h
+  std::string engine;
+  double read_bytes = 0;
+  bool keep_spans = false;
+};
+
+struct SimulatedStep {
+  sim::Replayed replayed;
+  double step_s = 0, between_s = 0;
+  int64_t tokens = 0;  // of a step; 0: unknown
+  int num_ranks = 0, num_nodes = 0;
+  int num_steps = 0;  // replayed
+  bool dry = false;
+  double threads = 1;                                         // of a rank
+  std::string engine;                                         // "": operations by the laws of links
+  std::array<double, 3> kernel_shares{}, operation_shares{};  // by sim::TimeSource
+  std::vector<std::string> by_law;  // kernels whose times are laws, longest first
+  std::vector<std::string> notes;   // about assumptions
+};
+
+// The programs of a recipe's mesh, dry-run.
+sim::RankPrograms programs_of(const Recipe& recipe, DType compute, int num_ranks, Log& log);
+// The programs in the trace files of a directory (sim/traces.h).
+sim::RankPrograms programs_of(FileSystem& files, const std::string& directory, Log& log);
+
+// Errors   kConfig: the machine lacks a number; the programs lock up.
+SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile& machine,
+                            const SimulateOptions& options);
+
+// The timeline of a step whose spans were kept (sim/perfetto.h).
+std::string perfetto_of(const sim::RankPrograms& programs, const SimulatedStep& step);
+std::string describe(const SimulatedStep& step, const MachineFile& machine);
+std::string to_json(const SimulatedStep& step, const MachineFile& machine);
+
+}  // namespace ashlar::plan

@@ -1,0 +1,197 @@
+#include "ashlar/sim/kernel_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::sim {
+namespace {
+
+constexpr std::string_view kHeader =
+    "op\tdtype\tgroups\trows\tcols\tdepth\tflop\tbytes\tranks\tp10_us\tmedian_us\tp90_us\tn";
+
+template <typename Number>
+Number number_in(const std::string& text, const std::string& where) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  ASHLAR_REQUIRE(error == std::errc() && end == text.data() + text.size() && value >= 0, kData,
+                 "{}: found '{}'; expected a number that is not negative", where, printable(text));
+  return value;
+}
+
+std::optional<DType> type_named(const std::string& name) {
+  for (int i = 0; i <= int(DType::kU64); ++i)
+    if (name_of(DType(i)) == name) return DType(i);
+  return std::nullopt;
+}
+
+// Solves the normal equations of the columns in `mask`; false if they have no single solution.
+bool solve(std::array<std::array<double, 3>, 3> a, std::array<double, 3> y, int mask,
+           std::array<double, 3>& x) {
+  std::vector<size_t> columns;
+  for (size_t i = 0; i < 3; ++i)
+    if (mask >> i & 1) columns.push_back(i);
+  for (size_t k = 0; k < columns.size(); ++k) {
+    const size_t pivot = columns[k];
+    if (a[pivot][pivot] < 1e-12) return false;  // columns are scaled to 1
+    for (size_t l = k + 1; l < columns.size(); ++l) {
+      const size_t row = columns[l];
+      const double factor = a[row][pivot] / a[pivot][pivot];
+      for (const size_t column : columns) a[row][column] -= factor * a[pivot][column];
+      y[row] -= factor * y[pivot];
+    }
+  }
+  x = {};
+  for (size_t k = columns.size(); k-- > 0;) {
+    const size_t row = columns[k];
+    double rest = y[row];
+    for (size_t l = k + 1; l < columns.size(); ++l) rest -= a[row][columns[l]] * x[columns[l]];
+    x[row] = rest / a[row][row];
+    if (x[row] < 0) return false;
+  }
+  return true;
+}
+
+bool is_product(const KernelWork& work) {
+  return work.flop > work.bytes;  // bound by arithmetic on every machine
+}
+
+}  // namespace
+
+std::array<double, 3> fit_law(const std::vector<std::array<double, 3>>& rows) {
+  // Columns 1, flop and bytes, each over the time, scaled to length 1.
+  std::array<double, 3> scale{}, best{};
+  const auto column = [](const std::array<double, 3>& row, size_t i) {
+    return (i == 0 ? 1.0 : row[i - 1]) / row[2];
+  };
+  for (const auto& row : rows)
+    for (size_t i = 0; i < 3; ++i) scale[i] += column(row, i) * column(row, i);
+  for (double& s : scale) s = s > 0 ? 1 / std::sqrt(s) : 0;
+  std::array<std::array<double, 3>, 3> normal{};
+  std::array<double, 3> y{};
+  for (const auto& row : rows)
+    for (size_t i = 0; i < 3; ++i) {
+      y[i] += column(row, i) * scale[i];
+      for (size_t j = 0; j < 3; ++j)
+        normal[i][j] += column(row, i) * scale[i] * column(row, j) * scale[j];
+    }
+  double least = std::numeric_limits<double>::infinity();
+  for (int mask = 1; mask < 8; ++mask) {
+    std::array<double, 3> x{};
+    if (!solve(normal, y, mask, x)) continue;
+    double sum = 0;
+    for (const auto& row : rows) {
+      double value = -1;
+      for (size_t i = 0; i < 3; ++i) value += x[i] * scale[i] * column(row, i);
+      sum += value * value;
+    }
+    if (sum >= least * (1 - 1e-9)) continue;
+    least = sum;
+    for (size_t i = 0; i < 3; ++i) best[i] = x[i] * scale[i];
+  }
+  return best;
+}
+
+KernelTimes::KernelTimes(const machine::Profile& profile, std::string_view table,
+                         const std::string& name)
+    : profile_(profile) {
+  if (!table.empty()) read(table, name);
+  for (auto& [key, op] : ops_) fit(op);
+}
+
+// Where several numbers of ranks computed, the table of the most ranks counts.
+void KernelTimes::read(std::string_view table, const std::string& name) {
+  const std::vector<std::string> lines = split(table, '\n');
+  ASHLAR_REQUIRE(lines[0] == kHeader, kData, "{} is not a table of kernels: its first line is '{}'",
+                 name, printable(lines[0]));
+  std::map<Key, int64_t> ranks_of;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    if (lines[i].empty()) continue;
+    const std::string where = fmt::format("{}, line {}", name, i + 1);
+    const std::vector<std::string> cells = split(lines[i], '\t');
+    ASHLAR_REQUIRE(cells.size() == 13, kData, "{} has {} columns; expected 13", where,
+                   cells.size());
+    const auto type = type_named(cells[1]);
+    ASHLAR_REQUIRE(type, kData, "{}: there is no type '{}'", where, printable(cells[1]));
+    const auto extent = [&](size_t c) { return number_in<int32_t>(cells[c], where); };
+    const Key key{cells[0],
+                  *type,
+                  extent(2),
+                  extent(3),
+                  extent(4),
+                  extent(5),
+                  number_in<int64_t>(cells[6], where),
+                  number_in<int64_t>(cells[7], where)};
+    const int64_t ranks = number_in<int64_t>(cells[8], where);
+    const double us = number_in<double>(cells[10], where);
+    ASHLAR_REQUIRE(us > 0, kData, "{}: the median is 0", where);
+    if (const auto known = ranks_of.find(key); known != ranks_of.end() && known->second > ranks)
+      continue;
+    ranks_of[key] = ranks;
+    exact_us_[key] = us;
+    num_ranks_ = std::max(num_ranks_, ranks);
+  }
+  for (const auto& [key, us] : exact_us_)
+    ops_[{std::get<0>(key), std::get<1>(key)}].points.push_back(
+        {double(std::get<6>(key)), double(std::get<7>(key)), us});
+}
+
+void KernelTimes::fit(Op& op) {
+  std::vector<std::array<double, 3>> rows;
+  for (const Point& p : op.points) rows.push_back({p.flop, p.bytes, p.us});
+  op.law = fit_law(rows);
+  for (const Point& p : op.points) {
+    const double law_us = op.law[0] + op.law[1] * p.flop + op.law[2] * p.bytes;
+    op.errors.push_back({law_us, p.us / law_us});
+  }
+  std::sort(op.errors.begin(), op.errors.end());
+}
+
+double KernelTimes::roofline_us(const KernelWork& work) const {
+  double us = 0;
+  if (work.flop > 0 && is_product(work)) {
+    const bool bf16 = work.dtype == DType::kBF16 || work.dtype == DType::kF16;
+    const auto& rate = profile_.need(bf16 ? "compute.achievable_bf16" : "compute.achievable_fp32");
+    us = double(work.flop) / rate.value * 1e-6;
+  }
+  if (work.bytes == 0) return us;
+  const auto* triad = profile_.find("memory.triad");
+  const double gbps = triad ? triad->value : profile_.need("memory.copy").value;
+  return std::max(us, double(work.bytes) / gbps * 1e-3);
+}
+
+KernelTime KernelTimes::of(const KernelWork& work) const {
+  const TraceDims& d = work.dims;
+  const auto exact = exact_us_.find(
+      {work.op, work.dtype, d.groups, d.rows, d.cols, d.depth, work.flop, work.bytes});
+  if (exact != exact_us_.end()) return {exact->second * 1e-6, TimeSource::kExact};
+  const auto found = ops_.find({work.op, work.dtype});
+  if (found == ops_.end()) return {roofline_us(work) * 1e-6, TimeSource::kLaw};
+  const Op& op = found->second;
+  if (op.points.size() == 1) {
+    const KernelWork known{.op = work.op,
+                           .dtype = work.dtype,
+                           .flop = int64_t(op.points[0].flop),
+                           .bytes = int64_t(op.points[0].bytes)};
+    const double law_us = roofline_us(known);
+    const double scale = law_us > 0 ? op.points[0].us / law_us : 1;
+    return {roofline_us(work) * scale * 1e-6, TimeSource::kLaw};
+  }
+  const double law_us = op.law[0] + op.law[1] * double(work.flop) + op.law[2] * double(work.bytes);
+  const auto above = std::lower_bound(op.errors.begin(), op.errors.end(), std::pair{law_us, 0.0});
+  if (above == op.errors.begin() || above == op.errors.end())
+    return {law_us * 1e-6, TimeSource::kLaw};
+  const auto& [low_us, low_error] = *(above - 1);
+  const auto& [high_us, high_error] = *above;
+  const double share = high_us > low_us ? (law_us - low_us) / (high_us - low_us) : 0;
+  return {law_us * (low_error + share * (high_error - low_error)) * 1e-6, TimeSource::kNeighbour};
+}
+
+}  // namespace ashlar::sim

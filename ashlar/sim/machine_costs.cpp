@@ -1,0 +1,195 @@
+#include "ashlar/sim/machine_costs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar::sim {
+namespace {
+
+using machine::CollectiveOp;
+
+bool has_devices(const machine::Profile& profile) {
+  return profile.find("device.compute_units") || profile.find("device.memory") ||
+         profile.find("device.peak_bf16");
+}
+
+int ranks_a_node(const machine::Profile& profile, int num_ranks, int wanted, bool on_devices) {
+  if (wanted > 0) return wanted;
+  if (!on_devices) return num_ranks;
+  const int devices = int(profile.need("node.devices").value);
+  const auto* nodes = profile.find("topology.nodes");
+  ASHLAR_REQUIRE(!nodes || num_ranks <= devices * nodes->value, kConfig,
+                 "{} ranks on the profile {}, which has {} nodes of {} devices", num_ranks,
+                 profile.name, nodes->value, devices);
+  return std::min(devices, num_ranks);
+}
+
+// The name of a collective of the profile whose ranks are sent unlike amounts.
+CollectiveOp op_of(const RankOperation& operation) {
+  if (operation.op == CollectiveOp::kAllToAll && operation.num_messages > 0)
+    return CollectiveOp::kAllToAllV;
+  return operation.op;
+}
+
+}  // namespace
+
+MachineCosts::MachineCosts(const machine::Profile& profile, const RankPrograms& programs,
+                           const KernelTimes& kernels, const Imbalance& imbalance,
+                           const MachineOptions& options)
+    : profile_(profile),
+      programs_(programs),
+      imbalance_(imbalance),
+      options_(options),
+      on_devices_(has_devices(profile)),
+      ranks_per_node_(
+          ranks_a_node(profile, int(programs.ranks.size()), options.ranks_per_node, on_devices_)),
+      times_(profile, options.engine) {
+  for (const KernelWork& work : programs.kernels) kernel_times_.push_back(kernels.of(work));
+  for (const RankGroup& group : programs.groups)
+    ++groups_at_once_[{group.name, group.ranks.size()}];
+  if (const auto* factor = profile.find("contention.products")) contention_ = factor->value;
+  if (on_devices_) {
+    bool alone = true;  // every operation has a curve
+    for (const RankProgram& rank : programs.ranks)
+      for (const RankOperation& operation : rank.operations)
+        alone &=
+            operation.lane < 0 ||
+            has_curve(operation, int64_t(programs.groups[size_t(operation.group)].ranks.size()));
+    if (!alone) links_.emplace(profile, int(programs.ranks.size()), ranks_per_node_);
+    return;
+  }
+  const double cores = profile.need("node.cores").value;
+  threads_ = std::max(1.0, std::floor(cores / ranks_per_node_));
+  const auto *busy = profile.find("launch.wake_busy"), *idle = profile.find("launch.wake_idle"),
+             *own = profile.find("launch.lane_cores");
+  lanes_have_cores_ = own && own->value >= 1;
+  // Curves were measured on lanes that wake on idle cores.
+  if (busy) wake_busy_s_ = 1e-6 * std::max(0.0, busy->value - (idle ? idle->value : 0));
+}
+
+void MachineCosts::build(FlowSets& sets) {
+  const int nodes = (int(programs_.ranks.size()) + ranks_per_node_ - 1) / ranks_per_node_;
+  for (int node = 0; node < nodes && !on_devices_; ++node)
+    node_cores_.push_back(sets.add_resource(profile_.need("node.cores").value));
+  for (int node = 0; node < nodes && options_.read_bytes > 0; ++node)
+    node_disks_.push_back(sets.add_resource(1e9 * profile_.need("storage.read").value));
+  if (links_) links_->build(sets);
+}
+
+CoreShare MachineCosts::cores(int rank) const {
+  if (on_devices_) return {};
+  return {node_cores_[size_t(rank / ranks_per_node_)], threads_};
+}
+
+int MachineCosts::lane_cores(int rank) const {
+  return on_devices_ || lanes_have_cores_ ? -1 : node_cores_[size_t(rank / ranks_per_node_)];
+}
+
+int MachineCosts::disk(int rank) const {
+  return node_disks_.empty() ? -1 : node_disks_[size_t(rank / ranks_per_node_)];
+}
+
+double MachineCosts::kernel_s(int rank, const ProgramEvent& event) const {
+  return kernel_times_[size_t(event.value)].seconds * imbalance_.of_kernel(rank, event);
+}
+
+// Products are slower while a collective uses their memory.
+double MachineCosts::contention(const ProgramEvent& event) const {
+  if (contention_ <= 1) return 1;
+  return programs_.kernels[size_t(event.value)].op.find("linear") != std::string::npos ? contention_
+                                                                                       : 1;
+}
+
+double MachineCosts::received_scale(int rank, const RankOperation& operation) const {
+  if (programs_.groups[size_t(operation.group)].name != "ep") return 1;
+  return imbalance_.of_rows(rank, -1);
+}
+
+OperationTime MachineCosts::time_of(const RankOperation& operation, int64_t num_ranks) const {
+  const RankGroup& group = programs_.groups[size_t(operation.group)];
+  const int64_t at_once = groups_at_once_.at({group.name, group.ranks.size()});
+  return times_.of(op_of(operation), operation.dtype, num_ranks, at_once, double(operation.bytes));
+}
+
+bool MachineCosts::has_curve(const RankOperation& operation, int64_t num_ranks) const {
+  for (const auto& curve : profile_.collectives)
+    if (curve.engine == times_.engine() && curve.op == op_of(operation) &&
+        curve.ranks == num_ranks && curve.points.size() > 1)
+      return true;
+  return false;
+}
+
+// The operation alone takes the time of its curve; beside others it shares the links.
+std::vector<OperationPart> MachineCosts::by_curve(const RankGroup& group,
+                                                  const RankOperation& operation) const {
+  const int64_t n = int64_t(group.ranks.size());
+  const OperationTime time = time_of(operation, n);
+  const double received = even_received(op_of(operation), n, double(operation.bytes));
+  const double moving_s = time.s_per_received * received;
+  OperationPart part{.latency_s = time.fixed_s, .work = moving_s, .limit = 1};
+  if (links_ && moving_s > 0)
+    for (const OperationPart& by_law : links_->parts(group.ranks, operation))
+      for (const ResourceUse& use : by_law.links)
+        part.links.push_back({use.resource, use.weight * by_law.work / moving_s});
+  return {part};
+}
+
+std::vector<OperationPart> MachineCosts::parts(const RankGroup& group,
+                                               const RankOperation& operation) const {
+  const int64_t n = int64_t(group.ranks.size());
+  if (on_devices_)
+    return has_curve(operation, n) ? by_curve(group, operation)
+                                   : links_->parts(group.ranks, operation);
+  const OperationTime time = time_of(operation, n);
+  const int rounds = std::max(1, int(operation.rounds));
+  return std::vector<OperationPart>(
+      size_t(rounds),
+      {.core_s = time.fixed_s / rounds, .core_s_per_received = time.s_per_received / rounds});
+}
+
+OperationPart MachineCosts::message(int from, int to, int64_t bytes) const {
+  if (on_devices_ && links_) return links_->message(from, to, double(bytes));
+  const OperationTime time =
+      times_.of(CollectiveOp::kSendReceive, DType::kF32, 2, 1, double(bytes));
+  const double all_s = time.fixed_s + time.s_per_received * double(bytes);
+  if (on_devices_) return {.latency_s = time.fixed_s, .work = all_s - time.fixed_s, .limit = 1};
+  return {.core_s = all_s};
+}
+
+std::array<double, 3> MachineCosts::kernel_seconds() const {
+  std::array<double, 3> seconds{};
+  for (int rank = 0; rank < int(programs_.ranks.size()); ++rank)
+    for (const ProgramEvent& event : programs_.ranks[size_t(rank)].events)
+      if (event.kind == ProgramEvent::Kind::kKernel)
+        seconds[size_t(kernel_times_[size_t(event.value)].source)] += kernel_s(rank, event);
+  return seconds;
+}
+
+std::array<double, 3> MachineCosts::operation_seconds() const {
+  std::array<double, 3> seconds{};
+  FlowSets sets;
+  std::optional<Links> links = links_;
+  if (links) links->build(sets);
+  for (const RankProgram& rank : programs_.ranks)
+    for (const RankOperation& operation : rank.operations) {
+      if (operation.lane < 0) continue;
+      const RankGroup& group = programs_.groups[size_t(operation.group)];
+      const int64_t n = operation.number >= 0 ? int64_t(group.ranks.size()) : 2;
+      if (!on_devices_ || has_curve(operation, n)) {
+        const OperationTime time = time_of(operation, n);
+        seconds[size_t(time.source)] +=
+            time.fixed_s + time.s_per_received * double(operation.received_bytes);
+        continue;
+      }
+      for (const OperationPart& part :
+           operation.number >= 0 ? links->parts(group.ranks, operation)
+                                 : std::vector{links->message(group.ranks[0], group.ranks[1],
+                                                              double(operation.received_bytes))})
+        seconds[size_t(TimeSource::kLaw)] += alone_s(part, sets);
+    }
+  return seconds;
+}
+
+}  // namespace ashlar::sim
