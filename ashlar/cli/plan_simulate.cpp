@@ -1,6 +1,7 @@
-// ashlar plan simulate RECIPE.toml [section.key=value ...] --ranks N --machine M
-// ashlar plan simulate --trace DIR --machine M
-//                      [--slow R=F]... [--hot X | --loads FILE] [--perfetto FILE] [--json FILE]
+// ashlar plan simulate RECIPE.toml [section.key=value ...] --ranks N --machine M [flags]
+// ashlar plan simulate --trace DIR --machine M [flags]
+//
+// [--slow R=F]... [--hot X | --loads FILE] [--perfetto FILE] [--json FILE] [--ranks-per-node N]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

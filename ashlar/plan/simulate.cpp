@@ -1,6 +1,7 @@
 #include "ashlar/plan/simulate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -46,18 +47,23 @@ std::vector<std::string> kernels_by_law(const sim::RankPrograms& programs,
 
 void add_notes(SimulatedStep& step, const sim::RankPrograms& programs, const MachineFile& machine,
                const sim::KernelTimes& kernels, const sim::MachineCosts& costs,
-               const sim::Imbalance& imbalance, const SimulateOptions& options) {
+               const sim::Imbalance& imbalance, const SimulateOptions& options, double read_bytes) {
   const auto note = [&](std::string text) { step.notes.push_back(std::move(text)); };
   if (machine.kernels.empty())
     note("the profile has no table of kernels: all times are laws (ashlar bench kernels)");
-  else if (kernels.num_ranks() < costs.ranks_per_node() && !costs.on_devices())
+  if (!kernels.used().empty())
+    note(fmt::format("laws of kernels rest on {}", fmt::join(kernels.used(), ", ")));
+  if (!machine.kernels.empty() && kernels.num_ranks() < costs.ranks_per_node() &&
+      !costs.on_devices())
     note(fmt::format("the table of kernels was measured with {} ranks computing, not {}",
                      kernels.num_ranks(), costs.ranks_per_node()));
   if (!costs.on_devices() && !machine.profile.find("launch.wake_busy"))
     note("launch.wake_busy is not known: lanes wake at once (ashlar bench launch)");
   if (!costs.on_devices() && costs.threads() > 1)
     note(fmt::format("ranks have {} threads, the cores of a node over its ranks", costs.threads()));
-  if (options.read_bytes == 0) note("reading batches takes no time");
+  note(read_bytes > 0
+           ? fmt::format("a rank reads {:.0f} bytes a step, 4 for each of its tokens", read_bytes)
+           : "reading batches takes no time: storage.read is not known (ashlar bench storage)");
   if (step.between_s == 0) note("nothing passes between two steps");
   if ((options.imbalance.hot || options.imbalance.loads) && !imbalance.splits_experts())
     note("every rank has all experts: their loads change nothing");
@@ -114,12 +120,24 @@ std::string perfetto_of(const sim::RankPrograms& programs, const SimulatedStep& 
   return sim::to_chrome_json(programs, step.replayed);
 }
 
+namespace {
+
+// Token ids of a rank's share of a batch, if the profile says how fast a disk is read.
+double bytes_to_read(const sim::RankPrograms& programs, const machine::Profile& profile) {
+  constexpr double kBytesOfAToken = 4;
+  if (sim::disk_gbps(profile) <= 0) return 0;
+  return kBytesOfAToken * double(programs.tokens) / double(programs.ranks.size());
+}
+
+}  // namespace
+
 SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile& machine,
                             const SimulateOptions& options) {
   const sim::KernelTimes kernels(machine.profile, machine.kernels, machine.kernels_name);
   const sim::Imbalance imbalance(programs, options.imbalance);
+  const double read_bytes = bytes_to_read(programs, machine.profile);
   sim::MachineCosts costs(machine.profile, programs, kernels, imbalance,
-                          {options.ranks_per_node, options.engine, options.read_bytes});
+                          {options.ranks_per_node, options.engine, read_bytes});
   const bool one_step = programs.ranks[0].num_steps == 1;
   SimulatedStep step;
   step.replayed =
@@ -144,7 +162,7 @@ SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile
   step.kernel_shares = shares_of(costs.kernel_seconds());
   step.operation_shares = shares_of(costs.operation_seconds());
   step.by_law = kernels_by_law(programs, costs);
-  add_notes(step, programs, machine, kernels, costs, imbalance, options);
+  add_notes(step, programs, machine, kernels, costs, imbalance, options, read_bytes);
   return step;
 }
 

@@ -29,7 +29,6 @@ struct SimulateOptions {
   sim::ImbalanceOptions imbalance;
   int ranks_per_node = 0;  // sim/machine_costs.h
   std::string engine;
-  double read_bytes = 0;
   bool keep_spans = false;
 };
 

@@ -38,7 +38,7 @@ class Costs {
                                            const RankOperation& operation) const = 0;
   // A message between two ranks of the world.
   virtual OperationPart message(int from, int to, int64_t bytes) const = 0;
-  // Of a rank's kernels, and of its lanes, which take one core each.
+  // The cores of a rank's kernels, and of its lanes, which take one each.
   virtual CoreShare cores(int) const { return {}; }
   virtual int lane_cores(int rank) const { return cores(rank).resource; }
   // The share of its received bytes that a rank really receives, where the load is uneven.

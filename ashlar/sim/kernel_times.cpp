@@ -154,20 +154,29 @@ void KernelTimes::fit(Op& op) {
   std::sort(op.errors.begin(), op.errors.end());
 }
 
+double KernelTimes::rate(std::initializer_list<const char*> keys) const {
+  for (const char* key : keys)
+    if (const machine::Quantity* quantity = profile_.find(key); quantity && quantity->value > 0) {
+      used_.insert(key);
+      return quantity->value;
+    }
+  return profile_.need(*keys.begin()).value;
+}
+
 double KernelTimes::roofline_us(const KernelWork& work) const {
   double us = 0;
   if (work.flop > 0 && is_product(work)) {
     const bool bf16 = work.dtype == DType::kBF16 || work.dtype == DType::kF16;
-    const auto& rate = profile_.need(bf16 ? "compute.achievable_bf16" : "compute.achievable_fp32");
-    us = double(work.flop) / rate.value * 1e-6;
+    us = 1e-6 * double(work.flop) /
+         (bf16 ? rate({"compute.achievable_bf16", "compute.sustained_bf16", "device.peak_bf16"})
+               : rate({"compute.achievable_fp32", "compute.sustained_fp32", "device.peak_fp32"}));
   }
   if (work.bytes == 0) return us;
-  const auto* triad = profile_.find("memory.triad");
-  const double gbps = triad ? triad->value : profile_.need("memory.copy").value;
-  return std::max(us, double(work.bytes) / gbps * 1e-3);
+  return std::max(
+      us, 1e-3 * double(work.bytes) / rate({"memory.triad", "memory.copy", "device.peak_memory"}));
 }
 
-KernelTime KernelTimes::of(const KernelWork& work) const {
+WorkTime KernelTimes::of(const KernelWork& work) const {
   const TraceDims& d = work.dims;
   const auto exact = exact_us_.find(
       {work.op, work.dtype, d.groups, d.rows, d.cols, d.depth, work.flop, work.bytes});

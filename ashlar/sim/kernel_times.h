@@ -9,7 +9,9 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -24,7 +26,7 @@ namespace ashlar::sim {
 enum class TimeSource : uint8_t { kExact, kNeighbour, kLaw };
 inline constexpr std::array<std::string_view, 3> kTimeSources = {"exact", "neighbour", "law"};
 
-struct KernelTime {
+struct WorkTime {
   double seconds = 0;
   TimeSource source = TimeSource::kExact;
 };
@@ -36,9 +38,11 @@ class KernelTimes {
   KernelTimes(const machine::Profile& profile, std::string_view table, const std::string& name);
 
   // Errors   kConfig: a law needs a rate that the profile lacks, with the command that measures it.
-  KernelTime of(const KernelWork& work) const;
+  WorkTime of(const KernelWork& work) const;
   // The most ranks that computed while the table was measured; 0 without a table.
   int64_t num_ranks() const { return num_ranks_; }
+  // Keys of the profile on which laws have rested so far.
+  const std::set<std::string>& used() const { return used_; }
 
  private:
   using Key = std::tuple<std::string, DType, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t>;
@@ -56,11 +60,13 @@ class KernelTimes {
   void read(std::string_view table, const std::string& name);
   static void fit(Op& op);
   double roofline_us(const KernelWork& work) const;
+  double rate(std::initializer_list<const char*> keys) const;  // the first that the profile has
 
   const machine::Profile& profile_;
   std::map<Key, double> exact_us_;
   std::map<OpKey, Op> ops_;
   int64_t num_ranks_ = 0;
+  mutable std::set<std::string> used_;
 };
 
 // a, b, c >= 0 that give the least sum of ((a + b flop + c bytes) / us - 1)^2 over rows of

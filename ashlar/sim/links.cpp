@@ -19,7 +19,7 @@ double or_one(const machine::Profile& profile, std::string_view key) {
 
 }  // namespace
 
-Links::Links(const machine::Profile& profile, int num_ranks, int ranks_per_node)
+ClusterLinks::ClusterLinks(const machine::Profile& profile, int num_ranks, int ranks_per_node)
     : num_ranks_(num_ranks),
       ranks_per_node_(ranks_per_node),
       mesh_(profile.links == machine::NodeLinks::kMesh) {
@@ -34,7 +34,7 @@ Links::Links(const machine::Profile& profile, int num_ranks, int ranks_per_node)
     spine_ = nic_ * double(num_ranks) / over->value;
 }
 
-void Links::build(FlowSets& sets) {
+void ClusterLinks::build(FlowSets& sets) {
   for (auto* resources : {&device_, &nic_up_, &nic_down_}) resources->clear();
   const double peers = mesh_ ? double(std::max(1, ranks_per_node_ - 1)) : 1;
   for (int r = 0; r < num_ranks_; ++r) {
@@ -45,17 +45,17 @@ void Links::build(FlowSets& sets) {
   if (spine_ > 0) spine_resource_ = sets.add_resource(spine_);
 }
 
-int Links::num_nodes(const std::vector<int>& ranks) const {
+int ClusterLinks::num_nodes(const std::vector<int>& ranks) const {
   std::set<int> nodes;
   for (const int r : ranks) nodes.insert(node_of(r));
   return int(nodes.size());
 }
 
-double Links::ranks_of_a_node(const std::vector<int>& ranks) const {
+double ClusterLinks::ranks_of_a_node(const std::vector<int>& ranks) const {
   return double(ranks.size()) / num_nodes(ranks);
 }
 
-Links::Rates Links::rates_of(const std::vector<int>& ranks) const {
+ClusterLinks::Rates ClusterLinks::rates_of(const std::vector<int>& ranks) const {
   const double n = double(ranks.size()), nodes = num_nodes(ranks), g = n / nodes;
   const double node = link_ * (mesh_ ? (nodes > 1 ? g : n) - 1 : 1);
   if (nodes == 1) return {link_alpha_s_, node};
@@ -64,8 +64,8 @@ Links::Rates Links::rates_of(const std::vector<int>& ranks) const {
 
 // nic_share: the part of `bytes` that goes through the NIC of each rank, if there are any nodes to
 // reach.
-OperationPart Links::over_links(const std::vector<int>& ranks, double hops, double bytes,
-                                double nic_share) const {
+OperationPart ClusterLinks::over_links(const std::vector<int>& ranks, double hops, double bytes,
+                                       double nic_share) const {
   const Rates rates = rates_of(ranks);
   OperationPart part{.latency_s = hops * rates.alpha_s, .work = bytes};
   if (bytes <= 0) return part;
@@ -82,7 +82,7 @@ OperationPart Links::over_links(const std::vector<int>& ranks, double hops, doub
   return part;
 }
 
-std::vector<OperationPart> Links::two_levels(const std::vector<int>& ranks, double S) const {
+std::vector<OperationPart> ClusterLinks::two_levels(const std::vector<int>& ranks, double S) const {
   const double g = ranks_of_a_node(ranks), nodes = num_nodes(ranks);
   const LinkLaw inner = ring_law(CollectiveOp::kReduceScatter, int64_t(g), S);
   const LinkLaw outer = ring_law(CollectiveOp::kAllReduce, int64_t(nodes), S / g);
@@ -101,9 +101,9 @@ std::vector<OperationPart> Links::two_levels(const std::vector<int>& ranks, doub
   return {in_node, rails, in_node};
 }
 
-std::vector<OperationPart> Links::parts(const std::vector<int>& ranks,
-                                        const RankOperation& operation,
-                                        std::optional<LinkAlgorithm> algorithm) const {
+std::vector<OperationPart> ClusterLinks::parts(const std::vector<int>& ranks,
+                                               const RankOperation& operation,
+                                               std::optional<LinkAlgorithm> algorithm) const {
   const int64_t n = int64_t(ranks.size());
   const double S = double(operation.bytes);
   const Rates rates = rates_of(ranks);
@@ -146,7 +146,7 @@ std::vector<OperationPart> Links::parts(const std::vector<int>& ranks,
   }
 }
 
-OperationPart Links::message(int from, int to, double bytes) const {
+OperationPart ClusterLinks::message(int from, int to, double bytes) const {
   if (node_of(from) == node_of(to))
     return {.latency_s = link_alpha_s_,
             .work = bytes,

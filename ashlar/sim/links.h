@@ -20,11 +20,11 @@ namespace ashlar::sim {
 
 enum class LinkAlgorithm : uint8_t { kRing, kTree, kTwoLevel };
 
-class Links {
+class ClusterLinks {
  public:
   // ranks_per_node: rank r is on node r / ranks_per_node, one rank a device.
   // Errors   kConfig: the profile lacks a rate or a latency that is needed.
-  Links(const machine::Profile& profile, int num_ranks, int ranks_per_node);
+  ClusterLinks(const machine::Profile& profile, int num_ranks, int ranks_per_node);
 
   void build(FlowSets& sets);
   // algorithm: of an all_reduce over nodes; empty: the fastest.

@@ -35,6 +35,13 @@ CollectiveOp op_of(const RankOperation& operation) {
 
 }  // namespace
 
+double disk_gbps(const machine::Profile& profile) {
+  for (const machine::Mount& mount : profile.mounts)
+    if (const auto read = mount.quantities.find("storage.read"); read != mount.quantities.end())
+      return read->second.value;
+  return 0;
+}
+
 MachineCosts::MachineCosts(const machine::Profile& profile, const RankPrograms& programs,
                            const KernelTimes& kernels, const Imbalance& imbalance,
                            const MachineOptions& options)
@@ -74,7 +81,7 @@ void MachineCosts::build(FlowSets& sets) {
   for (int node = 0; node < nodes && !on_devices_; ++node)
     node_cores_.push_back(sets.add_resource(profile_.need("node.cores").value));
   for (int node = 0; node < nodes && options_.read_bytes > 0; ++node)
-    node_disks_.push_back(sets.add_resource(1e9 * profile_.need("storage.read").value));
+    node_disks_.push_back(sets.add_resource(1e9 * disk_gbps(profile_)));
   if (links_) links_->build(sets);
 }
 
@@ -170,7 +177,7 @@ std::array<double, 3> MachineCosts::kernel_seconds() const {
 std::array<double, 3> MachineCosts::operation_seconds() const {
   std::array<double, 3> seconds{};
   FlowSets sets;
-  std::optional<Links> links = links_;
+  std::optional<ClusterLinks> links = links_;
   if (links) links->build(sets);
   for (const RankProgram& rank : programs_.ranks)
     for (const RankOperation& operation : rank.operations) {

@@ -55,7 +55,7 @@ class MachineCosts final : public Costs {
   // Seconds of kernels of a program run of all ranks, and of operations, by source.
   std::array<double, 3> kernel_seconds() const;
   std::array<double, 3> operation_seconds() const;
-  const std::vector<KernelTime>& kernel_times() const { return kernel_times_; }
+  const std::vector<WorkTime>& kernel_times() const { return kernel_times_; }
 
  private:
   OperationTime time_of(const RankOperation& operation, int64_t num_ranks) const;
@@ -69,12 +69,15 @@ class MachineCosts final : public Costs {
   bool on_devices_ = false;
   int ranks_per_node_ = 1;
   OperationTimes times_;
-  std::optional<Links> links_;
-  std::vector<KernelTime> kernel_times_;                               // by RankPrograms::kernels
+  std::optional<ClusterLinks> links_;
+  std::vector<WorkTime> kernel_times_;                                 // by RankPrograms::kernels
   std::map<std::tuple<std::string, size_t>, int64_t> groups_at_once_;  // by name and size
   double threads_ = 1, wake_busy_s_ = 0, contention_ = 1;
   std::vector<int> node_cores_, node_disks_;  // resources, by node
   bool lanes_have_cores_ = false;
 };
+
+// The rate of the first mounted file system whose reads were measured; 0: none.
+double disk_gbps(const machine::Profile& profile);
 
 }  // namespace ashlar::sim

@@ -66,6 +66,12 @@ std::vector<Command> commands() {
       {"plan dry-run",
        {"plan", "dry-run", "recipe.toml", "--ranks", "2", "--trace", "traces"},
        {"traces"}},
+      {"plan simulate",
+       {"plan", "simulate", "recipe.toml", "--ranks", "1", "--machine", "small.toml", "--perfetto",
+        "step.json", "--json", "times.json"},
+       {"step.json", "times.json"},
+       "small.toml",
+       true},
       {"plan schedule",
        {"plan", "schedule", "--stages", "2", "--micro-batches", "4", "--svg", "plan.svg"},
        {"plan.svg"},
@@ -120,6 +126,7 @@ void prepare_all(const Scratch& scratch) {
   run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
   fs::copy_file(kData + "/vectors/stones.txt", scratch / "corpus.txt");
   fs::copy_file(kData + "/recipes/tiny.toml", scratch / "recipe.toml");
+  fs::copy_file(kData + "/recorded_steps/machine.toml", scratch / "small.toml");
   run_ok(scratch,
          {"tokenizer", "train", "--input", "corpus.txt", "--vocab", "320", "--out", "tok.model"});
 }

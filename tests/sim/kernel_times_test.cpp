@@ -26,7 +26,7 @@ TEST(KernelTimes, TheSameWorkIsExact) {
   const machine::Profile profile;
   const KernelTimes times(profile, kColumns + row("copy", 0, 1000, 5) + row("copy", 0, 1000, 7, 4),
                           "table");
-  const KernelTime time = times.of(work("copy", 0, 1000));
+  const WorkTime time = times.of(work("copy", 0, 1000));
   EXPECT_EQ(time.source, TimeSource::kExact);
   EXPECT_DOUBLE_EQ(time.seconds, 7e-6);  // the more ranks computed, the better
   EXPECT_EQ(times.num_ranks(), 4);
@@ -40,10 +40,10 @@ TEST(KernelTimes, BetweenTwoWorksTheOpsOwnLawHolds) {
     table += row("linear_forward", 100'000 * n, 10'000 * n * n % 90'000 + 1000,
                  2 + double(n) + double(10'000 * n * n % 90'000 + 1000) / 1e4);
   const KernelTimes times(profile, table, "table");
-  const KernelTime time = times.of(work("linear_forward", 1'000'000, 20'000));
+  const WorkTime time = times.of(work("linear_forward", 1'000'000, 20'000));
   EXPECT_EQ(time.source, TimeSource::kNeighbour);
   EXPECT_NEAR(time.seconds, 14e-6, 1e-10);
-  const KernelTime beyond = times.of(work("linear_forward", 100'000'000, 20'000));
+  const WorkTime beyond = times.of(work("linear_forward", 100'000'000, 20'000));
   EXPECT_EQ(beyond.source, TimeSource::kLaw);
   EXPECT_NEAR(beyond.seconds, 1004e-6, 1e-8);
 }
@@ -53,7 +53,7 @@ TEST(KernelTimes, AnUnknownOpTakesRatesOfTheProfile) {
   profile.name = "here";
   profile.set("memory.triad", {20, "GB/s", machine::Origin::kMeasured, "", "", 0});
   const KernelTimes times(profile, kColumns + row("copy", 0, 1'000'000, 100), "table");
-  const KernelTime time = times.of(work("swiglu_forward", 0, 2'000'000));
+  const WorkTime time = times.of(work("swiglu_forward", 0, 2'000'000));
   EXPECT_EQ(time.source, TimeSource::kLaw);
   EXPECT_DOUBLE_EQ(time.seconds, 100e-6);
   // One known work gives the efficiency: 1 MB at 10 GB/s, half of the triad.

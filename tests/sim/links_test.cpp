@@ -65,7 +65,7 @@ double time_s(const machine::Profile& profile, int num_ranks,
       return links->parts(group.ranks, operation, algorithm);
     }
     OperationPart message(int, int, int64_t) const override { return {}; }
-    std::optional<Links> links;
+    std::optional<ClusterLinks> links;
     std::optional<LinkAlgorithm> algorithm;
   } costs;
   costs.links.emplace(profile, num_ranks, 8);
@@ -178,7 +178,7 @@ TEST(Links, GroupsOnTheSameNicsShareThem) {
 TEST(Links, AMissingRateNamesItsKeyAndCommand) {
   machine::Profile profile = cluster();
   profile.quantities.erase("topology.nic_latency");
-  expect_error([&] { Links(profile, 16, 8); }, ErrorKind::kConfig, "ashlar bench p2p");
+  expect_error([&] { ClusterLinks(profile, 16, 8); }, ErrorKind::kConfig, "ashlar bench p2p");
 }
 
 }  // namespace
