@@ -7,7 +7,6 @@
 #include <map>
 #include <numeric>
 
-#include "ashlar/core/checksum.h"
 #include "ashlar/core/text.h"
 #include "ashlar/sim/machine_costs.h"
 #include "ashlar/sim/perfetto.h"
@@ -89,12 +88,9 @@ MachineFile read_machine(FileSystem& files, const std::string& name) {
   if (!machine.profile.kernels || shipped) return machine;
   const size_t slash = name.rfind('/');
   const std::string& file = machine.profile.kernels->file;
-  machine.kernels_name = slash == name.npos ? file : join(name.substr(0, slash), file);
-  machine.kernels = read_text(files, machine.kernels_name);
-  ASHLAR_REQUIRE(
-      xxh3_64(std::as_bytes(std::span(machine.kernels))) == machine.profile.kernels->xxh3, kData,
-      "{} is not the table that {} names: its checksum differs; run ashlar bench kernels again",
-      machine.kernels_name, name);
+  const std::string path = slash == name.npos ? file : join(name.substr(0, slash), file);
+  machine.kernels =
+      machine::parse_kernel_table(read_text(files, path), *machine.profile.kernels, path);
   return machine;
 }
 
@@ -133,7 +129,7 @@ double bytes_to_read(const sim::RankPrograms& programs, const machine::Profile& 
 
 SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile& machine,
                             const SimulateOptions& options) {
-  const sim::KernelTimes kernels(machine.profile, machine.kernels, machine.kernels_name);
+  const sim::KernelTimes kernels(machine.profile, machine.kernels);
   const sim::Imbalance imbalance(programs, options.imbalance);
   const double read_bytes = bytes_to_read(programs, machine.profile);
   sim::MachineCosts costs(machine.profile, programs, kernels, imbalance,

@@ -9,6 +9,7 @@
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
+#include "ashlar/machine/kernel_table.h"
 #include "ashlar/machine/profile.h"
 #include "ashlar/sim/imbalance.h"
 #include "ashlar/sim/replay.h"
@@ -19,7 +20,7 @@ namespace ashlar::plan {
 // A profile and the table of kernels beside it.
 struct MachineFile {
   machine::Profile profile;
-  std::string kernels, kernels_name;  // "": no table
+  std::vector<machine::TimedKernel> kernels;
 };
 // name: a file, or a name of machines/.
 // Errors   kConfig, kStorage; kData: the table is not the one that the profile names.

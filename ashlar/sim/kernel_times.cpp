@@ -1,9 +1,6 @@
 #include "ashlar/sim/kernel_times.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -13,18 +10,6 @@
 
 namespace ashlar::sim {
 namespace {
-
-constexpr std::string_view kHeader =
-    "op\tdtype\tgroups\trows\tcols\tdepth\tflop\tbytes\tranks\tp10_us\tmedian_us\tp90_us\tn";
-
-template <typename Number>
-Number number_in(const std::string& text, const std::string& where) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  ASHLAR_REQUIRE(error == std::errc() && end == text.data() + text.size() && value >= 0, kData,
-                 "{}: found '{}'; expected a number that is not negative", where, printable(text));
-  return value;
-}
 
 std::optional<DType> type_named(const std::string& name) {
   for (int i = 0; i <= int(DType::kU64); ++i)
@@ -99,48 +84,34 @@ std::array<double, 3> fit_law(const std::vector<std::array<double, 3>>& rows) {
   return best;
 }
 
-KernelTimes::KernelTimes(const machine::Profile& profile, std::string_view table,
-                         const std::string& name)
+KernelTimes::KernelTimes(const machine::Profile& profile,
+                         std::span<const machine::TimedKernel> table)
     : profile_(profile) {
-  if (!table.empty()) read(table, name);
-  for (auto& [key, op] : ops_) fit(op);
-}
-
-// Where several numbers of ranks computed, the table of the most ranks counts.
-void KernelTimes::read(std::string_view table, const std::string& name) {
-  const std::vector<std::string> lines = split(table, '\n');
-  ASHLAR_REQUIRE(lines[0] == kHeader, kData, "{} is not a table of kernels: its first line is '{}'",
-                 name, printable(lines[0]));
+  // Where several numbers of ranks computed, the rows of the most ranks count.
   std::map<Key, int64_t> ranks_of;
-  for (size_t i = 1; i < lines.size(); ++i) {
-    if (lines[i].empty()) continue;
-    const std::string where = fmt::format("{}, line {}", name, i + 1);
-    const std::vector<std::string> cells = split(lines[i], '\t');
-    ASHLAR_REQUIRE(cells.size() == 13, kData, "{} has {} columns; expected 13", where,
-                   cells.size());
-    const auto type = type_named(cells[1]);
-    ASHLAR_REQUIRE(type, kData, "{}: there is no type '{}'", where, printable(cells[1]));
-    const auto extent = [&](size_t c) { return number_in<int32_t>(cells[c], where); };
-    const Key key{cells[0],
+  for (const machine::TimedKernel& row : table) {
+    const auto type = type_named(row.dtype);
+    ASHLAR_REQUIRE(type, kData, "the table of kernels has '{}' of the type '{}', which is none",
+                   printable(row.op), printable(row.dtype));
+    const Key key{row.op,
                   *type,
-                  extent(2),
-                  extent(3),
-                  extent(4),
-                  extent(5),
-                  number_in<int64_t>(cells[6], where),
-                  number_in<int64_t>(cells[7], where)};
-    const int64_t ranks = number_in<int64_t>(cells[8], where);
-    const double us = number_in<double>(cells[10], where);
-    ASHLAR_REQUIRE(us > 0, kData, "{}: the median is 0", where);
-    if (const auto known = ranks_of.find(key); known != ranks_of.end() && known->second > ranks)
+                  int32_t(row.groups),
+                  int32_t(row.rows),
+                  int32_t(row.cols),
+                  int32_t(row.depth),
+                  row.flop,
+                  row.bytes};
+    if (const auto known = ranks_of.find(key);
+        row.median_us <= 0 || (known != ranks_of.end() && known->second > row.ranks))
       continue;
-    ranks_of[key] = ranks;
-    exact_us_[key] = us;
-    num_ranks_ = std::max(num_ranks_, ranks);
+    ranks_of[key] = row.ranks;
+    exact_us_[key] = row.median_us;
+    num_ranks_ = std::max(num_ranks_, row.ranks);
   }
   for (const auto& [key, us] : exact_us_)
     ops_[{std::get<0>(key), std::get<1>(key)}].points.push_back(
         {double(std::get<6>(key)), double(std::get<7>(key)), us});
+  for (auto& [key, op] : ops_) fit(op);
 }
 
 void KernelTimes::fit(Op& op) {

