@@ -45,7 +45,7 @@ std::vector<std::string> kernels_by_law(const sim::RankPrograms& programs,
 }
 
 void add_notes(SimulatedStep& step, const sim::RankPrograms& programs, const MachineFile& machine,
-               const sim::KernelTimes& kernels, const sim::MachineCosts& costs,
+               const sim::WorkTimes& kernels, const sim::MachineCosts& costs,
                const sim::Imbalance& imbalance, const SimulateOptions& options, double read_bytes) {
   const auto note = [&](std::string text) { step.notes.push_back(std::move(text)); };
   if (machine.kernels.empty())
@@ -129,7 +129,7 @@ double bytes_to_read(const sim::RankPrograms& programs, const machine::Profile& 
 
 SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile& machine,
                             const SimulateOptions& options) {
-  const sim::KernelTimes kernels(machine.profile, machine.kernels);
+  const sim::WorkTimes kernels(machine.profile, machine.kernels);
   const sim::Imbalance imbalance(programs, options.imbalance);
   const double read_bytes = bytes_to_read(programs, machine.profile);
   sim::MachineCosts costs(machine.profile, programs, kernels, imbalance,

@@ -84,8 +84,7 @@ std::array<double, 3> fit_law(const std::vector<std::array<double, 3>>& rows) {
   return best;
 }
 
-KernelTimes::KernelTimes(const machine::Profile& profile,
-                         std::span<const machine::TimedKernel> table)
+WorkTimes::WorkTimes(const machine::Profile& profile, std::span<const machine::TimedKernel> table)
     : profile_(profile) {
   // Where several numbers of ranks computed, the rows of the most ranks count.
   std::map<Key, int64_t> ranks_of;
@@ -114,7 +113,7 @@ KernelTimes::KernelTimes(const machine::Profile& profile,
   for (auto& [key, op] : ops_) fit(op);
 }
 
-void KernelTimes::fit(Op& op) {
+void WorkTimes::fit(Op& op) {
   std::vector<std::array<double, 3>> rows;
   for (const Point& p : op.points) rows.push_back({p.flop, p.bytes, p.us});
   op.law = fit_law(rows);
@@ -125,7 +124,7 @@ void KernelTimes::fit(Op& op) {
   std::sort(op.errors.begin(), op.errors.end());
 }
 
-double KernelTimes::rate(std::initializer_list<const char*> keys) const {
+double WorkTimes::rate(std::initializer_list<const char*> keys) const {
   for (const char* key : keys)
     if (const machine::Quantity* quantity = profile_.find(key); quantity && quantity->value > 0) {
       used_.insert(key);
@@ -134,7 +133,7 @@ double KernelTimes::rate(std::initializer_list<const char*> keys) const {
   return profile_.need(*keys.begin()).value;
 }
 
-double KernelTimes::roofline_us(const KernelWork& work) const {
+double WorkTimes::roofline_us(const KernelWork& work) const {
   double us = 0;
   if (work.flop > 0 && is_product(work)) {
     const bool bf16 = work.dtype == DType::kBF16 || work.dtype == DType::kF16;
@@ -147,7 +146,7 @@ double KernelTimes::roofline_us(const KernelWork& work) const {
       us, 1e-3 * double(work.bytes) / rate({"memory.triad", "memory.copy", "device.peak_memory"}));
 }
 
-WorkTime KernelTimes::of(const KernelWork& work) const {
+WorkTime WorkTimes::of(const KernelWork& work) const {
   const TraceDims& d = work.dims;
   const auto exact = exact_us_.find(
       {work.op, work.dtype, d.groups, d.rows, d.cols, d.depth, work.flop, work.bytes});

@@ -33,10 +33,10 @@ struct WorkTime {
   TimeSource source = TimeSource::kExact;
 };
 
-class KernelTimes {
+class WorkTimes {
  public:
   // Errors   kData: a row has a type that does not exist.
-  KernelTimes(const machine::Profile& profile, std::span<const machine::TimedKernel> table);
+  WorkTimes(const machine::Profile& profile, std::span<const machine::TimedKernel> table);
 
   // Errors   kConfig: a law needs a rate that the profile lacks, with the command that measures it.
   WorkTime of(const KernelWork& work) const;

@@ -43,7 +43,7 @@ double disk_gbps(const machine::Profile& profile) {
 }
 
 MachineCosts::MachineCosts(const machine::Profile& profile, const RankPrograms& programs,
-                           const KernelTimes& kernels, const Imbalance& imbalance,
+                           const WorkTimes& kernels, const Imbalance& imbalance,
                            const MachineOptions& options)
     : profile_(profile),
       programs_(programs),

@@ -32,8 +32,7 @@ class MachineCosts final : public Costs {
   // Everything is looked up here, once for each kind of kernel.
   // Errors   kConfig: the profile lacks a number that is needed, with the command that measures it.
   MachineCosts(const machine::Profile& profile, const RankPrograms& programs,
-               const KernelTimes& kernels, const Imbalance& imbalance,
-               const MachineOptions& options);
+               const WorkTimes& kernels, const Imbalance& imbalance, const MachineOptions& options);
 
   void build(FlowSets& sets) override;
   double kernel_s(int rank, const ProgramEvent& event) const override;

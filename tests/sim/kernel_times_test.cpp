@@ -27,10 +27,10 @@ KernelWork work(const char* op, int64_t flop, int64_t bytes) {
   return {.op = op, .dtype = DType::kBF16, .flop = flop, .bytes = bytes};
 }
 
-TEST(KernelTimes, TheSameWorkIsExact) {
+TEST(WorkTimes, TheSameWorkIsExact) {
   const machine::Profile profile;
   const Table table = {row("copy", 0, 1000, 5), row("copy", 0, 1000, 7, 4)};
-  const KernelTimes times(profile, table);
+  const WorkTimes times(profile, table);
   const WorkTime time = times.of(work("copy", 0, 1000));
   EXPECT_EQ(time.source, TimeSource::kExact);
   EXPECT_DOUBLE_EQ(time.seconds, 7e-6);  // the more ranks computed, the better
@@ -38,13 +38,13 @@ TEST(KernelTimes, TheSameWorkIsExact) {
 }
 
 // Rows of 2 us + flop / 1e5 per us + bytes / 1e4 per us.
-TEST(KernelTimes, BetweenTwoWorksTheOpsOwnLawHolds) {
+TEST(WorkTimes, BetweenTwoWorksTheOpsOwnLawHolds) {
   const machine::Profile profile;
   Table table;
   for (const int64_t n : {1, 3, 8, 20, 50})
     table.push_back(row("linear_forward", 100'000 * n, 10'000 * n * n % 90'000 + 1000,
                         2 + double(n) + double(10'000 * n * n % 90'000 + 1000) / 1e4));
-  const KernelTimes times(profile, table);
+  const WorkTimes times(profile, table);
   const WorkTime time = times.of(work("linear_forward", 1'000'000, 20'000));
   EXPECT_EQ(time.source, TimeSource::kNeighbour);
   EXPECT_NEAR(time.seconds, 14e-6, 1e-10);
@@ -53,12 +53,12 @@ TEST(KernelTimes, BetweenTwoWorksTheOpsOwnLawHolds) {
   EXPECT_NEAR(beyond.seconds, 1004e-6, 1e-8);
 }
 
-TEST(KernelTimes, AnUnknownOpTakesRatesOfTheProfile) {
+TEST(WorkTimes, AnUnknownOpTakesRatesOfTheProfile) {
   machine::Profile profile;
   profile.name = "here";
   profile.set("memory.triad", {20, "GB/s", machine::Origin::kMeasured, "", "", 0});
   const Table table = {row("copy", 0, 1'000'000, 100)};
-  const KernelTimes times(profile, table);
+  const WorkTimes times(profile, table);
   const WorkTime time = times.of(work("swiglu_forward", 0, 2'000'000));
   EXPECT_EQ(time.source, TimeSource::kLaw);
   EXPECT_DOUBLE_EQ(time.seconds, 100e-6);
@@ -69,18 +69,18 @@ TEST(KernelTimes, AnUnknownOpTakesRatesOfTheProfile) {
                "ashlar bench products");
 }
 
-TEST(KernelTimes, TheLawHasNoNegativePart) {
+TEST(WorkTimes, TheLawHasNoNegativePart) {
   // Times that fall with bytes: the best law without a negative slope is a constant.
   const auto law = fit_law({{0, 100, 10}, {0, 200, 9}, {0, 300, 8}});
   EXPECT_EQ(law[2], 0);
   EXPECT_NEAR(law[0], 8.9, 0.1);
 }
 
-TEST(KernelTimes, ARowOfAnUnknownTypeIsAnError) {
+TEST(WorkTimes, ARowOfAnUnknownTypeIsAnError) {
   Table table = {row("copy", 0, 1000, 5)};
   table[0].dtype = "BF17";
   const machine::Profile profile;
-  expect_error([&] { KernelTimes(profile, table); }, ErrorKind::kData, "of the type 'BF17'");
+  expect_error([&] { WorkTimes(profile, table); }, ErrorKind::kData, "of the type 'BF17'");
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ RankPrograms experts() {
 
 Replayed run(const machine::Profile& profile, const RankPrograms& programs,
              const ImbalanceOptions& options = {}, bool keep_spans = false) {
-  const KernelTimes kernels(profile, {});
+  const WorkTimes kernels(profile, {});
   const Imbalance imbalance(programs, options);
   MachineCosts costs(profile, programs, kernels, imbalance, {});
   return replay(programs, costs, {.repeats = 1, .keep_spans = keep_spans});

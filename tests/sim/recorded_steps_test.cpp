@@ -116,7 +116,7 @@ double simulated_error(const std::string& name) {
   const machine::Profile profile =
       machine::parse_profile(read_text(*files, kRecorded + "machine.toml"), "machine.toml");
   const std::string table = read_text(*files, kRecorded + "machine.kernels.tsv");
-  const KernelTimes kernels(
+  const WorkTimes kernels(
       profile, machine::parse_kernel_table(table, {"", xxh3_64(std::as_bytes(std::span(table)))},
                                            "machine.kernels.tsv"));
   const RecordedStep step =
