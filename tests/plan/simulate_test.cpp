@@ -14,7 +14,7 @@
 namespace ashlar::plan {
 namespace {
 
-using testing_support::message_of;
+using ashlar::testing_support::message_of;
 
 Recipe tiny_recipe(const std::vector<std::string>& overrides) {
   const auto files = posix_files();
