@@ -53,7 +53,9 @@ MemoryCase measure(const Recipe& recipe, const MemoryOptions& options) {
   fullest.sequence_length = recipe.data.sequence_length;
   std::mutex mutex;
   const auto fail = [](std::string_view) {};  // called under a launcher only, which is refused
-  train::start_ranks(recipe, {options.num_ranks, fail}, [&](const train::RankResources& resources) {
+  const train::Start start{
+      .num_ranks = options.num_ranks, .report = fail, .binding = options.binding};
+  train::start_ranks(recipe, start, [&](const train::RankResources& resources) {
     std::vector<double> seconds;
     const int64_t planned = train_rank(recipe, resources, options.steps, seconds);
     const MemoryCounts counts = resources.allocator.counts();

@@ -12,6 +12,7 @@
 #include "ashlar/core/statistics.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/allocator.h"
+#include "ashlar/train/placing.h"
 
 namespace ashlar::bench {
 
@@ -20,6 +21,7 @@ struct MemoryOptions {
   int64_t steps = 2;
   std::vector<std::string> layouts;  // overrides of the recipe, "key=value key=value"; "" is none
   std::vector<int64_t> lengths;      // data.sequence_length; empty: the recipe's
+  train::Binding binding = train::Binding::kCache;
 };
 
 struct MemoryCase {

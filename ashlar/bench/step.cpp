@@ -82,10 +82,14 @@ std::vector<OpRow> StepReport::most_above() const {
   return most;
 }
 
-StepReport measure_step(const Recipe& recipe, int64_t steps) {
+StepReport measure_step(const Recipe& recipe, int64_t steps, train::Binding binding) {
   const DType compute = nn::resolve_precision(recipe.train.precision);
   const train::RunPlan plan = train::plan_run(recipe, compute);
-  Threads threads(int(recipe.train.threads));
+  const std::vector<Cpus> usable{usable_cpus()};
+  const train::Placed placed = train::place_host(train::topology_for(binding), usable,
+                                                 int(recipe.train.threads), binding)[0];
+  const BoundThread bound = train::bind_to(placed);
+  Threads threads(placed.num_threads);
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
   const auto files = posix_files();

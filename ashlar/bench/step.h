@@ -12,6 +12,7 @@
 
 #include "ashlar/bench/floors.h"
 #include "ashlar/spec/recipe.h"
+#include "ashlar/train/placing.h"
 
 namespace ashlar::bench {
 
@@ -41,7 +42,8 @@ struct StepReport {
 };
 
 // Runs the recipe's step on random tokens: 3 steps to warm up, then `steps` timed ones.
-StepReport measure_step(const Recipe& recipe, int64_t steps);
+StepReport measure_step(const Recipe& recipe, int64_t steps,
+                        train::Binding binding = train::Binding::kCache);
 
 std::string to_text(const StepReport& report);
 // Three lines, with which to_text ends: what a step could reach, what it reaches, and the kernels

@@ -29,6 +29,7 @@ void add_ranks(CLI::App& group, CommandAction& action) {
   struct Flags {
     std::string recipe;
     std::vector<std::string> overrides;
+    std::string bind_to;
     int ranks = 1;
     bench::RanksOptions options;
     bool json = false;
@@ -40,6 +41,7 @@ void add_ranks(CLI::App& group, CommandAction& action) {
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_option("--ranks", flags->ranks, "ranks, as threads of this process; 1 under mpirun")
       ->capture_default_str();
+  add_bind_to(*sub, flags->bind_to);
   sub->add_option("--steps", flags->options.steps, "timed steps")->capture_default_str();
   sub->add_flag(
       "--overlap-study", flags->options.overlap_study,
@@ -52,12 +54,15 @@ void add_ranks(CLI::App& group, CommandAction& action) {
       "sums and keys queue behind the data ranks' operations, to measure what lanes gain");
   sub->add_flag("--json", flags->json, "one JSON line");
   sub->callback([flags, &action] {
-    action = [flags](Log&) {
+    action = [flags](Log& log) {
       check_steps(flags->options.steps);
       const Recipe recipe = train::read_recipe(*posix_files(), flags->recipe, flags->overrides);
-      const train::Start start{flags->ranks, print_error};
+      const train::Start start{.num_ranks = flags->ranks,
+                               .report = print_error,
+                               .binding = train::parse_binding(flags->bind_to)};
       flags->options.engine = train::engine_of(start);
       train::start_ranks(recipe, start, [&](const train::RankResources& resources) {
+        if (resources.ranks.rank() == 0) log.info("placement: {}", resources.placement);
         const bench::RanksReport report = bench::measure_ranks(recipe, resources, flags->options);
         if (resources.ranks.rank() == 0)
           print_lines(flags->json ? bench::to_json_line(report, recipe)
@@ -70,7 +75,7 @@ void add_ranks(CLI::App& group, CommandAction& action) {
 
 void add_memory(CLI::App& group, CommandAction& action) {
   struct Flags {
-    std::string recipe, svg, svg_times;
+    std::string recipe, svg, svg_times, bind_to;
     std::vector<std::string> overrides;
     bench::MemoryOptions options;
     bool json = false;
@@ -83,6 +88,7 @@ void add_memory(CLI::App& group, CommandAction& action) {
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_option("--ranks", flags->options.num_ranks, "ranks, as threads of this process")
       ->capture_default_str();
+  add_bind_to(*sub, flags->bind_to);
   sub->add_option("--layout", flags->options.layouts,
                   "overrides of one layout, \"KEY=VALUE KEY=VALUE\"; may be given several times")
       ->allow_extra_args(false);
@@ -97,6 +103,7 @@ void add_memory(CLI::App& group, CommandAction& action) {
   sub->callback([flags, &action] {
     action = [flags](Log&) {
       check_steps(flags->options.steps);
+      flags->options.binding = train::parse_binding(flags->bind_to);
       for (const int64_t length : flags->options.lengths)
         ASHLAR_REQUIRE(length >= 1, kConfig, "--lengths has {}; expected 1 or more", length);
       const auto files = posix_files();
@@ -217,7 +224,7 @@ void add_bench(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
   group->require_subcommand(1);
   struct Flags {
-    std::string recipe;
+    std::string recipe, bind_to;
     std::vector<std::string> overrides;
     int64_t steps = 10;
     bool json = false;
@@ -229,11 +236,13 @@ void add_bench(CLI::App& app, CommandAction& action) {
   step->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   step->add_option("--steps", flags->steps, "timed steps")->capture_default_str();
   step->add_flag("--json", flags->json, "one JSON line");
+  add_bind_to(*step, flags->bind_to);
   step->callback([flags, &action] {
     action = [flags](Log&) {
       check_steps(flags->steps);
       const Recipe recipe = train::read_recipe(*posix_files(), flags->recipe, flags->overrides);
-      const bench::StepReport report = bench::measure_step(recipe, flags->steps);
+      const bench::StepReport report =
+          bench::measure_step(recipe, flags->steps, train::parse_binding(flags->bind_to));
       print_lines(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));
       return 0;
     };

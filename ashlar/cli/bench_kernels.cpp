@@ -13,7 +13,7 @@ namespace ashlar::cli {
 namespace {
 
 struct KernelsFlags {
-  std::string recipe, profile;
+  std::string recipe, profile, bind_to;
   std::vector<std::string> overrides, layouts;
   int ranks = 1;
   int64_t steps = 5;
@@ -43,15 +43,16 @@ int run_kernels(const KernelsFlags& flags) {
     bench::require_same_machine(profile, flags.profile);
   }
   bool disturbed = false;
-  train::start_ranks(
-      layouts[0], {flags.ranks, print_error}, [&](const train::RankResources& resources) {
-        const bench::KernelTable table = bench::measure_kernels(layouts, resources, flags.steps);
-        if (resources.ranks.rank() != 0) return;
-        print_lines(bench::to_text(table));
-        disturbed = table.foreign.shown() > machine::kMaxForeignShare;
-        if (!flags.profile.empty())
-          keep_table(*files, table, flags, profile, resources.local_ranks);
-      });
+  const train::Start start{.num_ranks = flags.ranks,
+                           .report = print_error,
+                           .binding = train::parse_binding(flags.bind_to)};
+  train::start_ranks(layouts[0], start, [&](const train::RankResources& resources) {
+    const bench::KernelTable table = bench::measure_kernels(layouts, resources, flags.steps);
+    if (resources.ranks.rank() != 0) return;
+    print_lines(bench::to_text(table));
+    disturbed = table.foreign.shown() > machine::kMaxForeignShare;
+    if (!flags.profile.empty()) keep_table(*files, table, flags, profile, resources.local_ranks);
+  });
   return disturbed ? machine::exit_code(machine::Verdict::kDisturbed, false) : 0;
 }
 
@@ -68,6 +69,7 @@ void add_kernels(CLI::App& group, CommandAction& action) {
       ->allow_extra_args(false);
   sub->add_option("--ranks", flags->ranks, "ranks, as threads of this process; 1 under mpirun")
       ->capture_default_str();
+  add_bind_to(*sub, flags->bind_to);
   sub->add_option("--steps", flags->steps, "timed steps")->capture_default_str();
   sub->add_option("--profile", flags->profile,
                   "write the table beside this profile, which names it");

@@ -33,6 +33,7 @@ void check_flags(const MachineFlags& flags) {
 std::string flags_text(const MachineFlags& flags, int num_ranks) {
   std::string text = fmt::format("{} --ranks {}", flags.more, num_ranks);
   if (flags.threads > 0) text += fmt::format(" --threads {}", flags.threads);
+  if (!flags.bind_to.empty()) text += " --bind-to " + flags.bind_to;
   if (flags.native) text += " --native";
   if (flags.quick) text += " --quick";
   if (!flags.only.empty()) text += fmt::format(" --only {}", flags.only);
@@ -107,6 +108,7 @@ void add_machine_flags(CLI::App& app, MachineFlags& flags) {
       ->capture_default_str();
   app.add_option("--threads", flags.threads, "threads of a rank; 0: its share of the CPUs")
       ->capture_default_str();
+  add_bind_to(app, flags.bind_to);
   app.add_flag("--native", flags.native, "under mpirun: MPI's own collectives");
   app.add_flag("--quick", flags.quick, "fewer sizes and repeats: seconds");
   app.add_option("--json", flags.json, "write the rows as one JSON object; - to stdout alone");
@@ -143,6 +145,7 @@ int run_machine(const MachineFlags& flags, const std::string& name,
   StopSignals::answer("prints what it has and stops");
   train::Start start{flags.ranks, print_error};
   start.independent = flags.independent;
+  start.binding = train::parse_binding(flags.bind_to);
   train::RankSettings settings;
   settings.threads = flags.threads;
   settings.communication.timeout_s = flags.timeout_s;

@@ -19,7 +19,7 @@ struct MachineFlags {
   double timeout_s = 30, budget_s = 0;
   int64_t cycles = 1;          // 0: until stopped
   bool native_beside = false;  // MPI's own collectives beside exact ones
-  std::string json, csv, profile, directory = ".", only;
+  std::string json, csv, profile, directory = ".", only, bind_to;
   std::string passing, failing;     // files of hosts
   std::vector<std::string> inputs;  // files that no output may replace
   std::string more;  // of the command, as a profile names it, before the common flags

@@ -178,6 +178,12 @@ void add_force(CLI::App& app, Existing& existing) {
       "replace files that have the names of the outputs; inputs never");
 }
 
+void add_bind_to(CLI::App& app, std::string& word) {
+  app.add_option("--bind-to", word,
+                 "l3cache: threads to the cores of a last-level cache, the default; core: each "
+                 "thread of kernels to a core; none: to nothing");
+}
+
 void check_out(const std::string& out) {
   const std::string name = out.substr(out.rfind('/') + 1);
   ASHLAR_REQUIRE(!name.empty() && name != "." && name != "..", kConfig,

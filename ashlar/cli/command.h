@@ -57,5 +57,7 @@ std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig 
 void check_out(const std::string& out);
 // --force, for commands that write files.
 void add_force(CLI::App& app, Existing& existing);
+// --bind-to, for commands that start ranks (train/placing.h).
+void add_bind_to(CLI::App& app, std::string& word);
 
 }  // namespace ashlar::cli

@@ -1,4 +1,4 @@
-// ashlar train RECIPE.toml [section.key=value ...] [--dry-run] [--timing]
+// ashlar train RECIPE.toml [section.key=value ...] [--dry-run] [--timing] [--bind-to core|none]
 //              [--from-step S [--supersede]]
 #include <CLI/CLI.hpp>
 #include <cstdlib>
@@ -50,6 +50,7 @@ void add_train(CLI::App& app, CommandAction& action) {
     std::optional<int64_t> from_step;
     bool supersede = false;
     bool timing = false;
+    std::string bind_to;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand(
@@ -67,8 +68,10 @@ void add_train(CLI::App& app, CommandAction& action) {
                 "with --from-step: set newer steps aside, until the run has come as far again")
       ->needs(from);
   sub->add_flag("--timing", flags->timing, "say where the time to the end of the first step goes");
+  add_bind_to(*sub, flags->bind_to);
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
+      const train::Binding binding = train::parse_binding(flags->bind_to);
       std::optional<train::StartTiming> timing;
       if (flags->timing) timing.emplace().enter("reading the recipe");
       refuse_former_variable();
@@ -85,7 +88,8 @@ void add_train(CLI::App& app, CommandAction& action) {
                                                        .report = print_error,
                                                        .from_step = flags->from_step,
                                                        .supersede = flags->supersede,
-                                                       .timing = timing ? &*timing : nullptr});
+                                                       .timing = timing ? &*timing : nullptr,
+                                                       .binding = binding});
       if (outcome == train::Outcome::kTimeUp)
         log.info("train.max_minutes is over; the same command continues where this stopped");
       return outcome == train::Outcome::kPreempted ? int(ErrorKind::kPreempted) : 0;

@@ -15,7 +15,6 @@
 // `completed` publishes their results to run().
 #include "ashlar/core/threads.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -29,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "ashlar/core/affinity.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/rounding.h"
 
@@ -39,17 +39,10 @@ constexpr std::string_view kLimits = " of processes or of memory (ulimit -u, uli
 
 using Task = function_ref<void(int64_t, int)>;
 
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
 int thread_count(int num_threads) {
   ASHLAR_REQUIRE(num_threads >= 0, kConfig, "the thread count is {}; expected 0 (all) or more",
                  num_threads);
-  return num_threads == 0 ? usable_cpus() : num_threads;
+  return num_threads == 0 ? std::max(1, int(usable_cpus().size())) : num_threads;
 }
 
 // Two loops of a step are microseconds apart: spinning that long is cheaper than sleeping.
@@ -172,7 +165,12 @@ struct Threads::State {
 
 std::thread start_thread(std::string_view purpose, std::function<void()> body) {
   try {
-    return std::thread(std::move(body));
+    const Cpus home = home_cpus();
+    if (home.empty()) return std::thread(std::move(body));
+    return std::thread([home, body = std::move(body)] {
+      bind_thread(home, home);
+      body();
+    });
   } catch (const std::system_error& error) {
     ASHLAR_FAIL(kDevice, "starting a thread {}: {}; raise the limit{}", purpose,
                 error.code().message(), kLimits);
@@ -186,9 +184,15 @@ void lower_thread_priority() {
 
 Threads::Threads(int num_threads) : state_(std::make_unique<State>(thread_count(num_threads))) {
   const int count = int(state_->ranges.size());
+  const Cpus home = home_cpus();
+  const std::vector<Cpus> cpus = worker_cpus(count);
   try {
     for (int worker = 1; worker < count; ++worker)
-      state_->workers.emplace_back([state = state_.get(), worker] { state->loop(worker); });
+      state_->workers.emplace_back(
+          [state = state_.get(), worker, home, own = cpus.empty() ? home : cpus[size_t(worker)]] {
+            bind_thread(own, home);
+            state->loop(worker);
+          });
   } catch (const std::system_error& error) {
     state_->stop_all();
     ASHLAR_FAIL(kDevice, "starting {} threads: {}; ask for fewer, or raise the limit{}", count,

@@ -25,6 +25,7 @@ struct RankResources {
   int local_ranks = 1;            // of the run on this machine
   int num_cpus = 1;               // that these share
   StartTiming* timing = nullptr;  // of rank 0, if it is wanted
+  std::string placement = {};     // where the ranks are, for the log
 };
 
 // Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/, written by rank 0 and

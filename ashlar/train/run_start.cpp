@@ -134,6 +134,7 @@ void Run::take_weights() {
 void Run::open_checkpoints() {
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, resources_.local_ranks, *writer_);
   log_.info("{}", describe_run(*trainer_, plan_, isa_, scale_.peak_flops, peak_->is_kept()));
+  if (!resources_.placement.empty()) log_.info("placement: {}", resources_.placement);
   const std::string warmup = warmup_problem(recipe_);
   if (!warmup.empty()) log_.warn("{}", warmup);
   if (!data_->tokenizer())

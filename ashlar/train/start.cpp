@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
+#include <vector>
 
 #include "ashlar/checkpoint/root/rewind.h"
+#include "ashlar/comm/agree.h"
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/mpi/run_mpi.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "ashlar/core/threads.h"
 #include "ashlar/train/alike.h"
 #include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
@@ -20,21 +20,6 @@ namespace {
 int64_t memory_limit(const RankSettings& settings, int local_ranks) {
   return settings.memory_limit_mib > 0 ? (settings.memory_limit_mib << 20) / local_ranks
                                        : INT64_MAX;
-}
-
-// The number of CPUs that the ranks of this machine share.  A launcher that binds ranks has divided
-// them: each rank sees only its own.
-int cpus_of(bool processes, int local_ranks) {
-  const int all = int(std::thread::hardware_concurrency()), ours = Threads(0).size();
-  return processes && ours < all ? std::min(all, ours * local_ranks) : ours;
-}
-
-// The number of kernel threads of each rank on this machine.
-int threads_of(const RankSettings& settings, int local_ranks) {
-  if (settings.threads > 0) return int(settings.threads);
-  // A launcher that binds ranks has divided the CPUs already.
-  const int all = int(std::thread::hardware_concurrency()), ours = Threads(0).size();
-  return ours < all ? ours : std::max(1, ours / local_ranks);
 }
 
 RankSettings settings_of(const Recipe& recipe, const Start& start) {
@@ -78,6 +63,12 @@ int local_processes() {
   return 1;
 }
 
+// The places of ranks that are threads of this process.
+std::vector<Placed> places_here(const RankSettings& settings, const Start& start) {
+  const std::vector<Cpus> usable(size_t(start.num_ranks), usable_cpus());
+  return place_host(topology_for(start.binding), usable, int(settings.threads), start.binding);
+}
+
 }  // namespace
 
 std::string_view engine_of(const Start& start) {
@@ -116,9 +107,21 @@ void start_ranks(const RankSettings& settings, const Start& start,
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
     allocators.push_back(
         std::make_unique<Allocator>(Device::kCpu, memory_limit(settings, local_ranks)));
+  const std::vector<Placed> places =
+      processes ? std::vector<Placed>() : places_here(settings, start);
   const auto run_rank = [&](comm::Group& ranks, Allocator& allocator) {
-    body({ranks, allocator, threads_of(settings, local_ranks), local_ranks,
-          cpus_of(processes, local_ranks), ranks.rank() == 0 ? start.timing : nullptr});
+    Placed placed = processes ? place_process(ranks, int(settings.threads), start.binding)
+                              : places[size_t(ranks.rank())];
+    const BoundThread bound = bind_to(placed);
+    if (!bound.is_bound()) {
+      placed.threads.clear();
+      placed.home.clear();
+      placed.text = "not bound, which the system does not permit";
+    }
+    if (processes && !placed.home.empty()) bind_other_threads(placed.home);
+    body({ranks, allocator, placed.num_threads, local_ranks, placed.num_cpus,
+          ranks.rank() == 0 ? start.timing : nullptr,
+          describe_places(comm::all_said(ranks, placed.text, "places"))});
   };
   if (processes) {
     ASHLAR_REQUIRE(start.num_ranks == 1, kConfig,
@@ -137,9 +140,13 @@ void start_ranks(const RankSettings& settings, const Start& start,
     comm::SelfWorld world(*allocators[0]);
     return run_rank(world.group(), *allocators[0]);
   }
-  const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
+  // Called on the rank's thread before its lanes start, which then are at home.
+  const auto allocator_of = [&](int rank) -> Allocator& {
+    bind_thread(places[size_t(rank)].home, places[size_t(rank)].home);
+    return *allocators[size_t(rank)];
+  };
   comm::run_ranks(start.num_ranks, settings.communication, allocator_of,
-                  [&](comm::Group& ranks) { run_rank(ranks, allocator_of(ranks.rank())); });
+                  [&](comm::Group& ranks) { run_rank(ranks, *allocators[size_t(ranks.rank())]); });
 }
 
 Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start) {

@@ -8,6 +8,7 @@
 
 #include "ashlar/comm/world.h"
 #include "ashlar/train/loop.h"
+#include "ashlar/train/placing.h"
 
 namespace ashlar::train {
 
@@ -22,6 +23,7 @@ struct Start {
   std::function<void(std::string_view line)> tell = nullptr;
   StartTiming* timing = nullptr;  // told of the parts of the start; logged after the first step
   bool independent = false;       // this process is a run by itself, whatever launcher started it
+  Binding binding = Binding::kCache;  // of threads to CPUs
 };
 
 // "self", "thread" or "mpi".
@@ -37,9 +39,9 @@ struct RankSettings {
   comm::Options communication = {};
 };
 
-// Calls body on every rank, with its share of the CPUs and of the memory limit.  The first failure
-// of a rank ends all of them: among threads it is thrown; among processes one calls `report`, and
-// none returns.
+// Calls body on every rank, with its share of the CPUs and of the memory limit, on a thread that is
+// bound to its place (placing.h).  The first failure of a rank ends all of them: among threads it
+// is thrown; among processes one calls `report`, and none returns.
 // Errors   those of body; kLaunch if a launcher started many processes that cannot find each other.
 void start_ranks(const RankSettings& settings, const Start& start,
                  const std::function<void(const RankResources& resources)>& body);

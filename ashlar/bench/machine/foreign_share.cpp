@@ -1,7 +1,6 @@
 #include "ashlar/bench/machine/foreign_share.h"
 
 #include <dirent.h>
-#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <sstream>
 
 #include "ashlar/comm/agree.h"
+#include "ashlar/core/affinity.h"
 #include "ashlar/core/json.h"
 #include "ashlar/train/machine.h"
 
@@ -35,12 +35,7 @@ Ordered told(const std::string& host, double own_s, const std::vector<int>& cpus
 }  // namespace
 
 std::vector<int> own_cpus() {
-  cpu_set_t set;
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  return cpus;
+  return usable_cpus();
 }
 
 // Parses "4711 (some name) S ..." in /proc/4711/stat.
@@ -106,7 +101,7 @@ ForeignShare ForeignWatch::end() {
   std::set<int> cpus;
   const double own_s = now.own_s - before_.own_s;
   for (const std::string& text :
-       comm::all_said(ranks_, told(host, own_s, own_cpus()).dump(), "foreign")) {
+       comm::all_said(ranks_, told(host, own_s, usable_cpus()).dump(), "foreign")) {
     const Ordered rank = Ordered::parse(text);
     if (rank["host"] != host) continue;
     own[rank["process"]] = rank["own_s"];

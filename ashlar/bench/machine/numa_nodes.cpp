@@ -20,13 +20,6 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-void bind_to(const std::vector<int>& cpus) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(cpu, &set);
-  sched_setaffinity(0, sizeof set, &set);  // a refusal leaves the thread where it was
-}
-
 }  // namespace
 
 std::vector<int> numbers_of_list(std::string_view list) {
@@ -64,16 +57,7 @@ std::vector<NumaNode> numa_nodes(FileSystem& files, const std::string& root) {
   return nodes;
 }
 
-BoundToCpus::BoundToCpus(const std::vector<int>& cpus) : before_(own_cpus()) {
-  std::vector<int> both;
-  std::set_intersection(before_.begin(), before_.end(), cpus.begin(), cpus.end(),
-                        std::back_inserter(both));
-  num_cpus_ = int(both.size());
-  if (num_cpus_ > 0) bind_to(both);
-}
-
-BoundToCpus::~BoundToCpus() {
-  if (num_cpus_ > 0) bind_to(before_);
-}
+BoundToCpus::BoundToCpus(const std::vector<int>& cpus)
+    : cpus_(common_cpus(own_cpus(), cpus)), bound_(cpus_, cpus_) {}
 
 }  // namespace ashlar::bench

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/core/affinity.h"
 #include "ashlar/core/files.h"
 
 namespace ashlar::bench {
@@ -26,14 +27,13 @@ std::vector<int> numbers_of_list(std::string_view list);
 class BoundToCpus {
  public:
   explicit BoundToCpus(const std::vector<int>& cpus);
-  ~BoundToCpus();
-  BoundToCpus(const BoundToCpus&) = delete;
-  BoundToCpus& operator=(const BoundToCpus&) = delete;
-  int num_cpus() const { return num_cpus_; }  // 0: none of them may be used, and nothing is bound
+  int num_cpus() const {
+    return int(cpus_.size());
+  }  // 0: none of them may be used, and nothing is bound
 
  private:
-  std::vector<int> before_;
-  int num_cpus_ = 0;
+  const Cpus cpus_;
+  const BoundThread bound_;
 };
 
 }  // namespace ashlar::bench
