@@ -1,6 +1,7 @@
 #include "ashlar/bench/machine/session.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/comm/agree.h"
@@ -133,6 +134,18 @@ PartResult measure_part(const PartCall& call, Rig& rig) {
   return result;
 }
 
+// The hosts of the ranks.  Rank 0 logs where ranks are, and each warning once, with its first host.
+std::vector<NamedHost> introduce_hosts(const train::RankResources& resources, Log& log) {
+  std::vector<NamedHost> hosts = hosts_of(resources.ranks);
+  if (resources.ranks.rank() != 0) return hosts;
+  log.info("placement: {}", resources.placement);
+  std::set<std::string> said;
+  for (const NamedHost& host : hosts)
+    for (const std::string& warning : host_warnings(host.facts))
+      if (said.insert(warning).second) log.warn("{}: {}", host.name, warning);
+  return hosts;
+}
+
 // On rank 0: judges a part's result, keeps and prints it.
 void keep_result(PartResult& result, const std::string& date, int local_ranks, Keeping& keeping) {
   if (result.findings.num_left_out > 0) mark_stopped(result.findings.profile);
@@ -261,6 +274,7 @@ SessionReport run_session(std::span<const PartCall> calls, const train::RankReso
   report.command = fmt::format("ashlar bench {}{}", options.name, options.flags);
   const std::string date = report.start_time.substr(0, 10);
   const bool leads = ranks.rank() == 0;
+  report.host_facts = introduce_hosts(resources, log);
   const auto run_part = [&](const PartCall& call, int64_t cycle) {
     const std::string command = fmt::format("ashlar bench {}{}", call.name, options.flags);
     const bool has_it = leads && options.resume && cycle == 1 && keeping.profile &&

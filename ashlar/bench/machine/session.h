@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ashlar/bench/machine/foreign_share.h"
+#include "ashlar/bench/machine/host_facts.h"
 #include "ashlar/bench/machine/part.h"
 #include "ashlar/bench/machine/row_watch.h"
 #include "ashlar/core/log.h"
@@ -48,7 +49,8 @@ struct PartResult {
 struct SessionReport {
   std::string start_time, end_time;
   std::string command, engine;
-  std::vector<std::string> devices;  // JSON objects, one a rank
+  std::vector<std::string> devices;   // JSON objects, one a rank
+  std::vector<NamedHost> host_facts;  // of the hosts of the ranks
   std::vector<PartResult> parts;
   std::vector<std::string> too_few_ranks;
   std::vector<std::string> resumed;                    // parts that the profile had already

@@ -1,19 +1,19 @@
 // The text and the JSON of a session, and the identity of this machine.
 #include <fmt/ranges.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
+#include <set>
 
+#include "ashlar/bench/machine/host_facts.h"
 #include "ashlar/bench/machine/session.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/process.h"
 #include "ashlar/core/text.h"
-#include "ashlar/kernels/isa.h"
+#include "ashlar/core/topology.h"
 #include "ashlar/train/machine.h"
 
 extern char** environ;
@@ -83,22 +83,32 @@ Ordered environment() {
 
 machine::Profile describe_machine(int local_ranks) {
   machine::Profile profile;
-  utsname system{};
-  uname(&system);
   profile.name = train::host_name();
-  profile.identity = {{"host", train::host_name()},
-                      {"os", system.sysname},
-                      {"kernel", system.release},
-                      {"cpu", processor_name()},
-                      {"isa", std::string(name_of(kernels::isa()))}};
+  profile.identity = {{"host", profile.name}};
+  for (const auto& [key, text] : host_facts()) profile.identity.emplace(key, text);
   const auto fact = [&](const char* key, double value, const char* unit) {
     if (value > 0) profile.set(key, {value, unit, machine::Origin::kMeasured, "the system", "", 0});
   };
   fact("node.devices", local_ranks, "1");
-  fact("node.cores", double(std::thread::hardware_concurrency()), "1");
   fact("node.memory", double(memory_limit_bytes()), "B");
-  fact("node.l2", double(sysconf(_SC_LEVEL2_CACHE_SIZE)), "B");
-  fact("node.l3", double(sysconf(_SC_LEVEL3_CACHE_SIZE)), "B");
+  const Topology topology = this_machine();
+  fact("node.cpus", double(topology.cpus.size()), "1");
+  fact("node.usable_cpus", double(topology.allowed.size()), "1");
+  if (!topology.is_known) return profile;  // nothing else is
+  fact("node.sockets", topology.num_packages(), "1");
+  fact("node.cores", topology.num_cores(), "1");
+  fact("node.smt", topology.threads_per_core(), "1");
+  fact("node.numa_nodes", double(topology.numa_nodes.size()), "1");
+  fact("node.numa_distance", topology.farthest(), "1");
+  double l3 = 0, num_l3 = 0;
+  for (const Topology::Cache& cache : topology.caches) {
+    if (cache.level <= 2) fact(cache.level == 1 ? "node.l1" : "node.l2", double(cache.bytes), "B");
+    if (cache.level != 3) continue;
+    l3 += double(cache.bytes);
+    ++num_l3;
+  }
+  fact("node.l3", l3, "B");
+  fact("node.l3_caches", num_l3, "1");
   return profile;
 }
 
@@ -115,6 +125,10 @@ void require_same_machine(const machine::Profile& profile, const std::string& fi
 }
 
 std::string device_json(const train::RankResources& resources) {
+  std::set<int> all;
+  for (const Cpus& of_worker : worker_cpus(resources.num_threads))
+    all.insert(of_worker.begin(), of_worker.end());
+  const Cpus cpus(all.begin(), all.end());
   return one_line(Ordered{
       {"rank", resources.ranks.rank()},
       {"group", 0},
@@ -122,7 +136,8 @@ std::string device_json(const train::RankResources& resources) {
       {"hostname", train::host_name()},
       {"device", resources.ranks.rank() % resources.local_ranks},
       {"device_hex", ""},
-      {"device_info", fmt::format("{}, {} threads", processor_name(), resources.num_threads)}});
+      {"device_info", fmt::format("{}, {} threads", processor_name(), resources.num_threads)},
+      {"cpus", cpus_text(cpus.empty() ? usable_cpus() : cpus)}});
 }
 
 std::string judgement_json(const Judgement& judgement) {
@@ -191,7 +206,7 @@ std::string not_measured_text(const SessionReport& report) {
 }  // namespace
 
 std::string closing_text(const SessionReport& report) {
-  std::string text;
+  std::string text = drift_text(report.host_facts);
   const auto list = [&](std::string_view what, const std::vector<std::string>& names) {
     for (size_t i = 0; i < names.size(); ++i)
       text += (i == 0 ? std::string(what) : ", ") + names[i];
@@ -284,26 +299,34 @@ std::string to_json(const SessionReport& report) {
                      {"neighbour", part.foreign.neighbour},
                      {"rows_left_out", part.findings.num_left_out}});
   }
+  Ordered hosts = Ordered::array();
+  for (const NamedHost& host : report.host_facts) {
+    Ordered facts = Ordered::object();
+    for (const auto& [key, value] : host.facts) facts[key] = value;
+    hosts.push_back(
+        {{"name", host.name}, {"facts", facts}, {"warnings", host_warnings(host.facts)}});
+  }
   const NodeLists nodes = node_lists(report.hosts, report.judgements());
   Ordered not_measured = Ordered::array();
   for (const machine::ProfileKey& key : not_measured_of(report))
     not_measured.push_back({{"key", key.name}, {"reason", key.absent_because}});
   Ordered arguments = Ordered::array();
   for (const std::string& word : split(report.command, ' ')) arguments.push_back(word);
-  const Ordered json{{"version", "ashlar-bench-1"},
-                     {"start_time", report.start_time},
-                     {"end_time", report.end_time},
-                     {"args", arguments},
-                     {"env", environment()},
-                     {"engine", report.engine},
-                     {"config", {{"ranks", devices.size()}, {"devices", devices}}},
-                     {"parts", parts},
-                     {"results", results_of(report)},
-                     {"not_measured", not_measured},
-                     {"verdicts", verdicts},
-                     {"passing_nodes", nodes.passing},
-                     {"failing_nodes", nodes.failing},
-                     {"verdict", machine::to_string(report.verdict())}};
+  const Ordered json{
+      {"version", "ashlar-bench-1"},
+      {"start_time", report.start_time},
+      {"end_time", report.end_time},
+      {"args", arguments},
+      {"env", environment()},
+      {"engine", report.engine},
+      {"config", {{"ranks", devices.size()}, {"devices", devices}, {"hosts", hosts}}},
+      {"parts", parts},
+      {"results", results_of(report)},
+      {"not_measured", not_measured},
+      {"verdicts", verdicts},
+      {"passing_nodes", nodes.passing},
+      {"failing_nodes", nodes.failing},
+      {"verdict", machine::to_string(report.verdict())}};
   return one_line(json);
 }
 
