@@ -62,11 +62,11 @@ void add_ranks(CLI::App& group, CommandAction& action) {
                                .binding = train::parse_binding(flags->bind_to)};
       flags->options.engine = train::engine_of(start);
       train::start_ranks(recipe, start, [&](const train::RankResources& resources) {
-        if (resources.ranks.rank() == 0) log.info("placement: {}", resources.placement);
         const bench::RanksReport report = bench::measure_ranks(recipe, resources, flags->options);
-        if (resources.ranks.rank() == 0)
-          print_lines(flags->json ? bench::to_json_line(report, recipe)
-                                  : bench::to_text(report, recipe));
+        if (resources.ranks.rank() != 0) return;
+        log.info("placement: {}", resources.placement);
+        print_lines(flags->json ? bench::to_json_line(report, recipe)
+                                : bench::to_text(report, recipe));
       });
       return 0;
     };

@@ -27,10 +27,10 @@ struct Cost {
 
 struct Context {
   Device device = Device::kCpu;
-  Threads* threads = nullptr;  // never null on the CPU
-  Arena* workspace = nullptr;  // stack memory of the calling step
-  bool reference = false;      // run the plain reference even if a fast path exists
-  Trace* trace = nullptr;      // null: nothing is recorded
+  Threads* threads = nullptr;              // never null on the CPU
+  Arena* workspace = nullptr;              // stack memory of the calling step
+  bool reference = false;                  // run the plain reference even if a fast path exists
+  Trace* trace = nullptr;                  // null: nothing is recorded
   const ProductTable* products = nullptr;  // forms of products; null: by rules
 
   bool meta() const { return device == Device::kMeta; }

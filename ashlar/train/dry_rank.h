@@ -40,7 +40,7 @@ class DryRank {
   // Calls `read` with the trace of a step, with all its events; nothing is added up.
   void trace_step(function_ref<void(const Trace&)> read);
   std::string traced_step();  // the file of such a trace (records/trace_file.h)
-  void update();  // only the end of a step after the last backward: norm, optimizer
+  void update();              // only the end of a step after the last backward: norm, optimizer
   // The distinct kernel calls of a step(), or of an update().
   KernelCalls calls_of_step();
   KernelCalls calls_of_update();

@@ -29,19 +29,24 @@ struct Loop {
 };
 
 const Loop kLoops[] = {
-    {"copy", 2, [](double* a, double*, double* c, long i, long end, double&) {
+    {"copy", 2,
+     [](double* a, double*, double* c, long i, long end, double&) {
        for (; i < end; ++i) c[i] = a[i];
      }},
-    {"mul", 2, [](double*, double* b, double* c, long i, long end, double&) {
+    {"mul", 2,
+     [](double*, double* b, double* c, long i, long end, double&) {
        for (; i < end; ++i) b[i] = kScale * c[i];
      }},
-    {"add", 3, [](double* a, double* b, double* c, long i, long end, double&) {
+    {"add", 3,
+     [](double* a, double* b, double* c, long i, long end, double&) {
        for (; i < end; ++i) c[i] = a[i] + b[i];
      }},
-    {"triad", 3, [](double* a, double* b, double* c, long i, long end, double&) {
+    {"triad", 3,
+     [](double* a, double* b, double* c, long i, long end, double&) {
        for (; i < end; ++i) a[i] = b[i] + kScale * c[i];
      }},
-    {"dot", 2, [](double* a, double* b, double*, long i, long end, double& sum) {
+    {"dot", 2,
+     [](double* a, double* b, double*, long i, long end, double& sum) {
        double sums[32] = {};
        for (; i + 32 <= end; i += 32)
          for (long lane = 0; lane < 32; ++lane) sums[lane] += a[i + lane] * b[i + lane];
@@ -58,7 +63,8 @@ int main(int argc, char** argv) {
   const int runs = argc > 3 ? std::atoi(argv[3]) : 30;
   const auto array = [&] {
     constexpr size_t kHugePage = 2 << 20;
-    void* memory = std::aligned_alloc(kHugePage, (size_t(size) * 8 + kHugePage - 1) / kHugePage * kHugePage);
+    void* memory =
+        std::aligned_alloc(kHugePage, (size_t(size) * 8 + kHugePage - 1) / kHugePage * kHugePage);
     madvise(memory, size_t(size) * 8, MADV_HUGEPAGE);
     return std::unique_ptr<double[], decltype(&std::free)>(static_cast<double*>(memory), std::free);
   };
@@ -68,7 +74,8 @@ int main(int argc, char** argv) {
   double begin_s = 0;
   std::barrier meet(threads);
   const auto now = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   };
   const auto work = [&](int thread) {
     const long begin = size * thread / threads, end = size * (thread + 1) / threads;
@@ -90,16 +97,18 @@ int main(int argc, char** argv) {
   for (std::thread& other : others) other.join();
 
   double av = 0.1, bv = 0.2, cv = 0;
-  for (int run = 0; run <= runs; ++run) cv = av, bv = kScale * cv, cv = av + bv, av = bv + kScale * cv;
+  for (int run = 0; run <= runs; ++run)
+    cv = av, bv = kScale * cv, cv = av + bv, av = bv + kScale * cv;
   long wrong = 0;
-  for (long i = 0; i < size; ++i) wrong += std::abs(a[i] / av - 1) > 1e-12 || std::abs(b[i] / bv - 1) > 1e-12;
+  for (long i = 0; i < size; ++i)
+    wrong += std::abs(a[i] / av - 1) > 1e-12 || std::abs(b[i] / bv - 1) > 1e-12;
   std::printf("function,threads,bytes,median,best,wrong\n");
   for (size_t loop = 0; loop < std::size(kLoops); ++loop) {
     std::vector<double>& s = seconds[loop];
     std::sort(s.begin(), s.end());
     const double bytes = 1e-9 * kLoops[loop].arrays * 8.0 * double(size);
-    std::printf("%s,%d,%ld,%.2f,%.2f,%ld\n", kLoops[loop].name, threads, size * 8, bytes / s[s.size() / 2],
-                bytes / s.front(), wrong);
+    std::printf("%s,%d,%ld,%.2f,%.2f,%ld\n", kLoops[loop].name, threads, size * 8,
+                bytes / s[s.size() / 2], bytes / s.front(), wrong);
   }
   return wrong > 0;
 }
