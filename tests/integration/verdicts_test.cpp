@@ -121,12 +121,13 @@ TEST(Verdicts, ASlowRankIsNamed) {
   expect_named("a slow rank is named", [&](int number) {
     const int slow = number % 4;
     Program program(scratch.path(), {"bench", "smoke", "--threads", "1"}, {}, mpirun(4));
+    pid_t rank = 0;
     while (program.running()) {
-      const pid_t rank = process_of_rank(program.pid(), slow);
+      if (rank == 0) rank = process_of_rank(program.pid(), slow);
       if (rank > 0) kill(rank, SIGSTOP);
       std::this_thread::sleep_for(3ms);
       if (rank > 0) kill(rank, SIGCONT);
-      std::this_thread::sleep_for(1ms);
+      std::this_thread::sleep_for(rank > 0 ? 1ms : 20ms);
     }
     const Result result = program.wait();
     const int bad = count_of(result.out, "\nbad: ");
@@ -152,7 +153,7 @@ TEST(Verdicts, ASlowDiskIsNamed) {
       setenv("ASHLAR_SLOW_DISK_MBPS", "50", 1);
       setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
     });
-    return Trial{slow.code == kBadCode && contains(slow.out, "bad: sequential write"),
+    return Trial{slow.code == kBadCode && contains(slow.out, "bad: disk sequential write"),
                  slow.code == kDisturbedCode, slow.out + slow.err};
   });
 }
@@ -162,8 +163,8 @@ TEST(Verdicts, ACalmMachineIsHealthy) {
   const Scratch scratch;
   expect_named_often("a calm machine is healthy", 0, [&](int) {
     const Result result = run(scratch, {"bench", "smoke", "--ranks", "2"});
-    return Trial{result.code == 0 && contains(result.out, "verdict: good"),
-                 result.code == kDisturbedCode, result.out + result.err};
+    // `low` is the worst that may be said: a neighbour on the same physical core is out of sight.
+    return Trial{result.code == 0, result.code == kDisturbedCode, result.out + result.err};
   });
 }
 

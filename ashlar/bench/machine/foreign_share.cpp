@@ -73,8 +73,8 @@ ForeignWatch::Seen ForeignWatch::look() {
       seen.idle_s.resize(cpu + 1);
       seen.busy_s.resize(cpu + 1);
     }
-    seen.busy_s[cpu] = tick_s * (user + nice + system + irq + soft + steal);
-    seen.idle_s[cpu] = tick_s * (idle + io);
+    seen.busy_s[cpu] = tick_s * (user + nice + system + steal);
+    seen.idle_s[cpu] = tick_s * (idle + io + irq + soft);
     seen.stolen_s += tick_s * steal;
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), closedir);

@@ -6,7 +6,8 @@
 //          1 %, below 0.1 s it is unknown.  Busy is the time in which a CPU was not idle, for the
 //          kernel counts idle time exactly and the rest by samples; below 0.5 s, where a tick of
 //          idle time matters, the samples count.  Time that a hypervisor takes from the CPUs counts
-//          as foreign; threads of the kernel do not, for they work for the ranks as well.
+//          as foreign; interrupts and threads of the kernel do not, for they work for the ranks as
+//          well.
 #pragma once
 
 #include <chrono>
@@ -45,7 +46,7 @@ class ForeignWatch {
     double seconds = 0;  // of processors
   };
   struct Seen {
-    std::vector<double> busy_s, idle_s;  // by CPU
+    std::vector<double> busy_s, idle_s;  // by CPU; interrupts count as idle
     double stolen_s = 0;                 // of all CPUs, by a hypervisor
     std::map<int, Process> by_id;
     double own_s = 0;  // of this process

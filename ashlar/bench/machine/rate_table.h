@@ -26,15 +26,21 @@ class RateTable {
   // A row that a stopped run of the command measured is not measured again.
   bool row(const std::string& subject, double at, double work, function_ref<void()> body,
            double floor_us = 0);
+  // While a rank is slow beside the others, rows are measured again after a pause, up to so many
+  // times in all, and each rank's fastest time counts: something out of sight, as another machine
+  // on the same processor, may have slowed its core for a moment.
+  void look_again(int rounds) { rounds_ = rounds; }
   // Adds to the last row: text to its line, and members to its JSON.
   void note(const std::string& text, const std::vector<std::pair<std::string, double>>& members);
   const Repeats& last() const { return last_; }  // rates of the last row
   bool last_is_stored() const { return last_is_stored_; }
   double ceiling() const { return ceiling_value_; }  // the highest so far; 0: none
-  // The ranks' medians of the last row as a fleet, in which a slow rank stands out.
+  // The rates that ranks held in the last row, stalls included, as a fleet, in which a slow rank
+  // stands out.
   void add_fleet(machine::Subject subject);
 
  private:
+  std::vector<double> best_rates(double work, function_ref<void()> body);
   bool take_kept(const std::string& subject, double at);
   bool is_above_ceiling();
   void store(const std::string& subject, double at);
@@ -47,10 +53,11 @@ class RateTable {
   const double units_of_work_;
   const int subject_width_;
   const bool has_floors_;
+  int rounds_ = 1;
   bool has_head_ = false;
   std::vector<machine::RateCurve> curves_;
   std::string last_subject_;
-  std::vector<double> last_of_ranks_;
+  std::vector<double> last_of_ranks_, held_by_ranks_;
   Repeats last_;
   bool last_is_stored_ = true;
   std::function<double()> ceiling_;

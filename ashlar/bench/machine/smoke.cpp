@@ -11,6 +11,10 @@
 namespace ashlar::bench {
 namespace {
 
+int rounds_of(const Rig& rig) {
+  return rig.quick ? 5 : 10;
+}
+
 void append_findings(Findings from, const Rig& rig, Findings& into) {
   for (const auto& [end, row] : from.marks) into.marks.emplace_back(into.text.size() + end, row);
   into.text += from.text;
@@ -70,6 +74,7 @@ void smoke_product(const Rig& rig, Findings& findings) {
   constexpr int64_t kSize = 512, kDepth = 1024;
   const DType compute = rig.products();
   RateTable table(rig, findings, "GFLOP", "TFLOP/s", 1e12);
+  table.look_again(rounds_of(rig));
   ProductCase c(rig.threads);
   const kernels::Operand w = c.operand(compute, {kSize, kDepth});
   const auto x = kernels::Matrix::of(c.random(compute, {kSize, kDepth})),
@@ -83,6 +88,7 @@ void smoke_product(const Rig& rig, Findings& findings) {
 void smoke_memory(const Rig& rig, Findings& findings) {
   constexpr int64_t kBytes = 64 << 20;
   RateTable table(rig, findings, "B", "GB/s", 1e9);
+  table.look_again(rounds_of(rig));
   ProductCase c(rig.threads);
   const Tensor from = c.zeros(DType::kF32, {kBytes / 4}), to = c.zeros(DType::kF32, {kBytes / 4});
   if (table.row("memory copy", double(kBytes), 2.0 * double(kBytes),
