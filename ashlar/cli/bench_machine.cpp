@@ -155,6 +155,10 @@ int run_machine(const MachineFlags& flags, const std::string& name,
   if (flags.native_beside) settings.communication.native_lane = bench::kNativeLane;
   int code = 0;
   const auto measure = [&](const train::RankResources& resources) {
+    ASHLAR_REQUIRE(calls.size() > 1 || resources.ranks.size() >= calls[0].least_ranks, kConfig,
+                   "{} of {} rank{}; expected {} ranks or more (--ranks, or mpirun)", name,
+                   resources.ranks.size(), resources.ranks.size() == 1 ? "" : "s",
+                   calls[0].least_ranks);
     bench::SessionOptions options;
     options.name = name;
     options.flags = flags_text(flags, resources.ranks.size());

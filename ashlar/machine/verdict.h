@@ -84,8 +84,8 @@ struct Judgement {
 
 Judgement judge(const Measured& measured, const std::optional<Expected>& expected);
 
-// Judges equal measurements of several nodes by their median.  With fewer than 3 nodes, each is
-// kUnknown.
+// Judges equal measurements of several nodes by their median; one above it is kGood.  With fewer
+// than 3 nodes, each is kUnknown.
 std::vector<Judgement> judge_fleet(std::span<const Measured> nodes);
 
 // The most serious of all: wrong data, then a lost rank, timed out, bad, low, disturbed, unstable,
