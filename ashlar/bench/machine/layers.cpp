@@ -1,6 +1,6 @@
-// The layers of a step beside products: causal attention over the length of a document and the size
-// of a head, recurrences of linear attention, norms, and the updates of AdamW and Muon.  Ranks
-// compute at once.
+// Times the layers of a step other than products: causal attention over the length of a document
+// and the size of a head, recurrences of linear attention, norms, and the updates of AdamW and
+// Muon.  Ranks compute at once.
 //
 // The floor of a row is max(flop / peak of the registers, bytes / rate of memory for calls of so
 // many bytes), both measured first, on all ranks at once (bench/floors.h has the rules of memory).

@@ -20,9 +20,9 @@ struct TunedForm {
 };
 
 // Compares forms with the rules, one after the other in turns, so that a machine that changes its
-// speed changes both.  A form is taken only if, measured once more, its median time and the median
-// of its ratios to the rules are at most kTuningGain, and three of four comparisons are won: a
-// table then costs at most what the noise of the second comparison hides.
+// speed changes both.  A form is taken only if, measured once more, it wins three of four
+// comparisons, and neither its median time over that of the rules nor the median of all ratios is
+// above kTuningGain.  A table then costs at most what the noise of the second comparison hides.
 //
 // time_us(form): of one call, or the fastest of a few.  same_bits(form): as the rules'.
 inline constexpr double kTuningGain = 0.97;
@@ -30,13 +30,12 @@ TunedForm choose_form(const kernels::ProductKey& key,
                       function_ref<double(const kernels::ProductForm&)> time_us,
                       function_ref<bool(const kernels::ProductForm&)> same_bits);
 
-// Measures the forms of every product of the recipe, and adds a choice for each that it tried,
-// those of the rules included, so that older entries go.  One rank.
+// Measures forms of every product of the recipe.  Adds a choice for each product that it tried,
+// even where the rules won, so that an older entry of the product goes.  For one rank.
 Findings tune_products(const Rig& rig, const RecipeProductOptions& options,
                        std::vector<machine::ProductChoice>& choices);
 
-// The older choices with the new ones in place of those of the same products, and all without
-// those of the rules.
+// Replaces older choices by newer ones of the same products, and drops choices of the rules.
 std::vector<machine::ProductChoice> merged(std::vector<machine::ProductChoice> older,
                                            const std::vector<machine::ProductChoice>& newer);
 

@@ -1,6 +1,6 @@
-// Whether a node is fit to train, in seconds: a few collectives with exact data, messages in rounds
-// of pairs, one product and one loop over memory on every rank.  Ranks are judged by each other, so
-// a slow one is named without any earlier numbers, and so is a slow link.
+// Tells in seconds whether a node is fit to train: by a few collectives with exact data, messages
+// in rounds of pairs, and a product and a copy on every rank.  Ranks are judged by each other, so
+// that a slow rank or a slow link is named without any earlier numbers.
 #include "ashlar/bench/machine/collectives.h"
 #include "ashlar/bench/machine/pair_times.h"
 #include "ashlar/bench/machine/rate_table.h"
