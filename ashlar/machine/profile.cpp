@@ -69,6 +69,10 @@ void Profile::set(CollectiveCurve curve) {
     *found = std::move(curve);
 }
 
+std::string path_beside(const std::string& profile, const std::string& file) {
+  return profile.substr(0, profile.rfind('/') + 1) + file;  // npos + 1 is 0
+}
+
 void Profile::set(RateCurve curve) {
   const auto found = std::find_if(rates.begin(), rates.end(), [&](const RateCurve& other) {
     return curve.subject == other.subject && curve.threads == other.threads;

@@ -88,6 +88,9 @@ struct KernelTableFile {
   uint64_t xxh3 = 0;  // of its bytes
 };
 
+// A file that the profile at that path names.
+std::string path_beside(const std::string& profile, const std::string& file);
+
 // The file with the forms of products (product_choices.h), beside the profile.
 struct ProductTableFile {
   std::string file;   // relative to the profile

@@ -86,9 +86,7 @@ MachineFile read_machine(FileSystem& files, const std::string& name) {
                  printable(name), suggestion(name, machine::shipped_names()));
   machine.profile = machine::parse_profile(shipped ? shipped : read_text(files, name), name);
   if (!machine.profile.kernels || shipped) return machine;
-  const size_t slash = name.rfind('/');
-  const std::string& file = machine.profile.kernels->file;
-  const std::string path = slash == name.npos ? file : join(name.substr(0, slash), file);
+  const std::string path = machine::path_beside(name, machine.profile.kernels->file);
   machine.kernels =
       machine::parse_kernel_table(read_text(files, path), *machine.profile.kernels, path);
   return machine;

@@ -50,7 +50,7 @@ void tell_apart(std::vector<machine::Profile>& profiles, const std::vector<std::
 KernelTimes read_kernels(FileSystem& files, const machine::Profile& profile,
                          const std::string& path) {
   if (!profile.kernels) return {};
-  const std::string table = path.substr(0, path.rfind('/') + 1) + profile.kernels->file;
+  const std::string table = machine::path_beside(path, profile.kernels->file);
   try {
     ASHLAR_REQUIRE(files.stat(table, LinkPolicy::kFollow), kData,
                    "{}: no such file, which the profile names; copy it beside the profile, or "

@@ -169,14 +169,6 @@ KernelCalls DryRank::calls_of_step() {
   return calls;
 }
 
-KernelCalls DryRank::calls_of_update() {
-  KernelCalls calls;
-  calls_ = &calls;
-  update();
-  calls_ = nullptr;
-  return calls;
-}
-
 void DryRank::evaluate() {
   evaluating_ = true;
   trainer_.evaluate({ids_, ids_, sequence_.segments()});

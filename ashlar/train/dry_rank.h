@@ -43,7 +43,6 @@ class DryRank {
   void update();              // only the end of a step after the last backward: norm, optimizer
   // The distinct kernel calls of a step(), or of an update().
   KernelCalls calls_of_step();
-  KernelCalls calls_of_update();
   void evaluate();  // one batch
 
   const Trainer& trainer() const { return trainer_; }

@@ -30,11 +30,6 @@ DType product_dtype(const std::string& name) {
   return name == name_of(DType::kBF16) ? DType::kBF16 : DType::kF32;
 }
 
-std::string path_beside(const std::string& profile, const std::string& file) {
-  const size_t slash = profile.rfind('/');
-  return slash == profile.npos ? file : profile.substr(0, slash + 1) + file;
-}
-
 }  // namespace
 
 ProductChoice choice_of(const ProductEntry& entry) {
@@ -91,7 +86,7 @@ std::vector<ProductChoice> read_product_choices(FileSystem& files, const machine
                  "{}: its table of products has forms of version {}, this program's kernels of "
                  "version {}; measure it again: {} {}",
                  path, profile.products->forms, kernels::kProductFormsVersion, kRemedy, path);
-  const std::string table = path_beside(path, profile.products->file),
+  const std::string table = machine::path_beside(path, profile.products->file),
                     text = read_text(files, table);
   ASHLAR_REQUIRE(xxh3_64(std::as_bytes(std::span(text))) == profile.products->xxh3, kCorrupt,
                  "{}: its checksum is not the one in {}; measure it again: {} {}", table, path,

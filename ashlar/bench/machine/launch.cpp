@@ -2,7 +2,6 @@
 // sleeps, on a core that is idle and on one that computes.  And what lanes cost: the share of a
 // core that they get, and how much slower products are while they move memory.
 #include <sched.h>
-#include <time.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -100,14 +99,8 @@ std::vector<double> wakes(int64_t repeats) {
   return us;
 }
 
-double thread_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
-// The share of a core that a further thread gets while all threads of all ranks compute, as those
-// of a rank's lanes do: 1 if it has a core of its own.
+// The share of a core that one more thread, such as a lane's, gets while all threads of all ranks
+// compute: 1 if it has a core of its own.
 std::vector<double> lane_shares(const Rig& rig, int64_t repeats) {
   constexpr double kSeconds = 0.02;
   std::vector<double> shares;

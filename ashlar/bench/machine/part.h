@@ -98,6 +98,8 @@ Findings measure_smoke(const Rig& rig);
 
 // Microseconds since `start`, to a nanosecond.
 double us_since(Clock::time_point start);
+// Processor time of the calling thread.
+double thread_seconds();
 // Values of all ranks, in their order.  All ranks call it.
 std::vector<double> of_ranks(comm::Group& ranks, double value);
 // Element by element the largest of all ranks' values, of which all have equally many.

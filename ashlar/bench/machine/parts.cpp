@@ -1,3 +1,5 @@
+#include <time.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -31,6 +33,12 @@ DType Rig::products() const {
 
 double us_since(Clock::time_point start) {
   return std::round(1e9 * seconds_since(start)) / 1e3;
+}
+
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
 std::vector<double> of_ranks(comm::Group& ranks, double value) {

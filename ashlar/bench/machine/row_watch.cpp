@@ -22,13 +22,6 @@ namespace {
 constexpr double kMostCost = 0.01;    // of the time that is watched
 constexpr double kResolution = 0.01;  // of the part's share, by ticks
 
-// Processor time: on a busy machine a look lasts longer, but costs no more.
-double this_threads_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
 // Words 3 and on of /proc/ID/stat: "S 1 4711 ...", after the name in parentheses.
 std::vector<std::string> stat_of(pid_t id) {
   std::ifstream file("/proc/" + std::to_string(id) + "/stat");
@@ -86,7 +79,8 @@ RowWatch::RowWatch(comm::Group& ranks) : ranks_(ranks) {
 }
 
 RowWatch::Times RowWatch::look() {
-  const double start = this_threads_seconds();
+  // Processor time: on a busy machine a look lasts longer, but costs no more.
+  const double start = thread_seconds();
   Times times;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(opendir("/proc"), closedir);
   for (const dirent* entry = nullptr; list && (entry = readdir(list.get()));) {
@@ -106,7 +100,7 @@ RowWatch::Times RowWatch::look() {
     if (known->second.counts && clock_gettime(known->second.clock, &t) == 0)
       times[id] = double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
   }
-  look_s_ = this_threads_seconds() - start;
+  look_s_ = thread_seconds() - start;
   return times;
 }
 

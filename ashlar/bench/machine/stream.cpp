@@ -175,14 +175,8 @@ class StreamRows {
 };
 
 Rig with_threads(const Rig& rig, Threads& threads) {
-  Rig other{rig.ranks, rig.allocator, threads, rig.engine, rig.command, rig.date};
-  other.quick = rig.quick;
-  other.only = rig.only;
-  other.kept = rig.kept;
-  other.goes_on = rig.goes_on;
-  other.again = rig.again;
-  other.row = rig.row;
-  return other;
+  return {rig.ranks,         rig.allocator, threads,  rig.engine, rig.command, rig.date,  rig.quick,
+          rig.staging_bytes, rig.directory, rig.only, rig.kept,   rig.goes_on, rig.again, rig.row};
 }
 
 // 1, 2, 4, ... threads of a rank, below all of them.
