@@ -67,6 +67,15 @@ std::string lines_of(const std::vector<std::string>& names) {
   return text;
 }
 
+// One part alone needs its ranks; among several it is left out.
+void require_ranks(const std::string& name, const std::vector<bench::PartCall>& calls,
+                   int num_ranks) {
+  const int least = calls[0].least_ranks;
+  ASHLAR_REQUIRE(calls.size() > 1 || num_ranks >= least, kConfig,
+                 "{} of {} rank{}; expected {} ranks or more (--ranks, or mpirun)", name, num_ranks,
+                 num_ranks == 1 ? "" : "s", least);
+}
+
 // On rank 0.
 void write_report(const MachineFlags& flags, const bench::SessionReport& report, Outputs& outputs) {
   if (!flags.json.empty() && flags.json != "-")
@@ -155,10 +164,7 @@ int run_machine(const MachineFlags& flags, const std::string& name,
   if (flags.native_beside) settings.communication.native_lane = bench::kNativeLane;
   int code = 0;
   const auto measure = [&](const train::RankResources& resources) {
-    ASHLAR_REQUIRE(calls.size() > 1 || resources.ranks.size() >= calls[0].least_ranks, kConfig,
-                   "{} of {} rank{}; expected {} ranks or more (--ranks, or mpirun)", name,
-                   resources.ranks.size(), resources.ranks.size() == 1 ? "" : "s",
-                   calls[0].least_ranks);
+    require_ranks(name, calls, resources.ranks.size());
     bench::SessionOptions options;
     options.name = name;
     options.flags = flags_text(flags, resources.ranks.size());
