@@ -57,6 +57,7 @@ void Trace::clear() {
 }
 
 void Trace::release() {
+  stop();
   clear();
   events_.list.shrink_to_fit();
   messages_.list.shrink_to_fit();
