@@ -16,7 +16,7 @@ struct KernelsFlags {
   std::string recipe, profile, bind_to;
   std::vector<std::string> overrides, layouts;
   int ranks = 1;
-  int64_t steps = 5;
+  int64_t steps = 5, rounds = 1;
 };
 
 // The profile names the table and its checksum, so the table is there before the profile is.
@@ -33,6 +33,9 @@ int run_kernels(const KernelsFlags& flags) {
   constexpr int64_t kMostSteps = 1000;
   ASHLAR_REQUIRE(flags.steps >= 1 && flags.steps <= kMostSteps, kConfig,
                  "--steps is {}; expected 1 to {}", flags.steps, kMostSteps);
+  constexpr int64_t kMostRounds = 100;
+  ASHLAR_REQUIRE(flags.rounds >= 1 && flags.rounds <= kMostRounds, kConfig,
+                 "--rounds is {}; expected 1 to {}", flags.rounds, kMostRounds);
   const auto files = posix_files();
   std::vector<Recipe> layouts;
   for (const bench::Layout& layout : layouts_of(flags.recipe, flags.overrides, flags.layouts))
@@ -47,7 +50,8 @@ int run_kernels(const KernelsFlags& flags) {
                            .report = print_error,
                            .binding = train::parse_binding(flags.bind_to)};
   train::start_ranks(layouts[0], start, [&](const train::RankResources& resources) {
-    const bench::KernelTable table = bench::measure_kernels(layouts, resources, flags.steps);
+    const bench::KernelTable table =
+        bench::measure_kernels(layouts, resources, flags.steps, flags.rounds);
     if (resources.ranks.rank() != 0) return;
     print_lines(bench::to_text(table));
     disturbed = table.foreign.shown() > machine::kMaxForeignShare;
@@ -71,6 +75,8 @@ void add_kernels(CLI::App& group, CommandAction& action) {
       ->capture_default_str();
   add_bind_to(*sub, flags->bind_to);
   sub->add_option("--steps", flags->steps, "timed steps")->capture_default_str();
+  sub->add_option("--rounds", flags->rounds, "times that all layouts are measured, in turn")
+      ->capture_default_str();
   sub->add_option("--profile", flags->profile,
                   "write the table beside this profile, which names it");
   sub->callback([flags, &action] { action = [flags](Log&) { return run_kernels(*flags); }; });

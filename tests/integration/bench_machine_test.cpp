@@ -208,8 +208,8 @@ TEST(BenchMachine, KernelsGoBesideTheProfile) {
   const Scratch scratch;
   const Result result =
       run(scratch, {"bench", "kernels", kData + "/recipes/tiny.toml", "--ranks", "2", "--layout",
-                    "parallel.tp=2", "--layout", "parallel.zero=1", "--steps", "2", "--profile",
-                    "machine.toml", "train.micro_batch=1", "train.threads=1"});
+                    "parallel.zero=1", "--layout", "parallel.tp=2", "--rounds", "2", "--steps", "1",
+                    "--profile", "machine.toml", "train.micro_batch=1", "train.threads=1"});
   EXPECT_TRUE(result.code == 0 || result.code == 7) << result.err;
   EXPECT_NE(read_file(scratch / "machine.toml").find("file = \"machine.kernels.tsv\""),
             std::string::npos);

@@ -86,12 +86,13 @@ void time_layout(const Recipe& recipe, const train::RankResources& resources, Th
 }  // namespace
 
 KernelTable measure_kernels(std::span<const Recipe> layouts, const train::RankResources& resources,
-                            int64_t steps) {
+                            int64_t steps, int64_t rounds) {
   comm::Group& ranks = resources.ranks;
   Threads threads(resources.num_threads);
   ForeignWatch watch(ranks);
   KernelTimes times;
-  for (const Recipe& recipe : layouts) time_layout(recipe, resources, threads, steps, times);
+  for (int64_t round = 0; round < rounds; ++round)
+    for (const Recipe& recipe : layouts) time_layout(recipe, resources, threads, steps, times);
   KernelTable table;
   table.num_ranks = ranks.size();
   table.foreign = watch.end();

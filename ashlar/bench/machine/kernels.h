@@ -33,10 +33,11 @@ struct KernelTable {
 };
 
 // Every rank calls it; the table is complete on rank 0.
-// layouts: of as many ranks as there are, measured one after the other; calls that several make
-// are one row.
+// layouts: of as many ranks as there are, measured one after the other, all of them `rounds` times,
+// so that a slow minute of the machine does not decide about a layout; calls that several make are
+// one row.
 KernelTable measure_kernels(std::span<const Recipe> layouts, const train::RankResources& resources,
-                            int64_t steps);
+                            int64_t steps, int64_t rounds);
 
 std::string to_text(const KernelTable& table);
 std::string to_tsv(const KernelTable& table);  // docs/formats/machine.md
