@@ -1,6 +1,7 @@
 #include "ashlar/train/run_report.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -57,7 +58,12 @@ void RunReport::memory(int64_t step, const MemoryCounts& memory) {
   for (int tag = 0; tag < kNumTags; ++tag)
     if (const int64_t bytes = memory.tags[size_t(tag)].peak_bytes; bytes > 0)
       tags[std::string(name_of(Tag(tag)))] = bytes;
-  metrics_->event("memory", {{"step", step}, {"tags", tags}});
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  metrics_->event("memory", {{"step", step},
+                             {"tags", tags},
+                             {"resident_bytes", int64_t{usage.ru_maxrss} * 1024},
+                             {"ranks_in_process", ranks_.shares_memory() ? ranks_.size() : 1}});
 }
 
 void RunReport::set_peak(double peak_flops) {
