@@ -52,7 +52,9 @@ MachineCosts::MachineCosts(const machine::Profile& profile, const RankPrograms& 
       on_devices_(has_devices(profile)),
       ranks_per_node_(
           ranks_a_node(profile, int(programs.ranks.size()), options.ranks_per_node, on_devices_)),
-      times_(profile, options.engine) {
+      times_(profile, options.engine),
+      kernel_factor_(factor(kCategories[0])),
+      operation_factor_(factor(kCategories[1])) {
   for (const KernelWork& work : programs.kernels) kernel_times_.push_back(kernels.of(work));
   for (const RankGroup& group : programs.groups)
     ++groups_at_once_[{group.name, group.ranks.size()}];
@@ -74,6 +76,12 @@ MachineCosts::MachineCosts(const machine::Profile& profile, const RankPrograms& 
   lanes_have_cores_ = own && own->value >= 1;
   // Curves were measured on lanes that wake on idle cores.
   if (busy) wake_busy_s_ = 1e-6 * std::max(0.0, busy->value - (idle ? idle->value : 0));
+}
+
+double MachineCosts::factor(std::string_view category) const {
+  if (!profile_.calibration) return 1;
+  const auto found = profile_.calibration->factors.find(category);
+  return found == profile_.calibration->factors.end() ? 1 : found->second;
 }
 
 void MachineCosts::build(FlowSets& sets) {
@@ -99,7 +107,8 @@ int MachineCosts::disk(int rank) const {
 }
 
 double MachineCosts::kernel_s(int rank, const ProgramEvent& event) const {
-  return kernel_times_[size_t(event.value)].seconds * imbalance_.of_kernel(rank, event);
+  return kernel_factor_ * kernel_times_[size_t(event.value)].seconds *
+         imbalance_.of_kernel(rank, event);
 }
 
 // Products are slower while a collective uses their memory.
@@ -117,7 +126,11 @@ double MachineCosts::received_scale(int rank, const RankOperation& operation) co
 OperationTime MachineCosts::time_of(const RankOperation& operation, int64_t num_ranks) const {
   const RankGroup& group = programs_.groups[size_t(operation.group)];
   const int64_t at_once = groups_at_once_.at({group.name, group.ranks.size()});
-  return times_.of(op_of(operation), operation.dtype, num_ranks, at_once, double(operation.bytes));
+  OperationTime time =
+      times_.of(op_of(operation), operation.dtype, num_ranks, at_once, double(operation.bytes));
+  time.fixed_s *= operation_factor_;
+  time.s_per_received *= operation_factor_;
+  return time;
 }
 
 bool MachineCosts::has_curve(const RankOperation& operation, int64_t num_ranks) const {
@@ -143,12 +156,21 @@ std::vector<OperationPart> MachineCosts::by_curve(const RankGroup& group,
   return {part};
 }
 
+OperationPart MachineCosts::slowed(OperationPart part) const {
+  part.latency_s *= operation_factor_;
+  part.work *= operation_factor_;
+  return part;
+}
+
 std::vector<OperationPart> MachineCosts::parts(const RankGroup& group,
                                                const RankOperation& operation) const {
   const int64_t n = int64_t(group.ranks.size());
-  if (on_devices_)
-    return has_curve(operation, n) ? by_curve(group, operation)
-                                   : links_->parts(group.ranks, operation);
+  if (on_devices_) {
+    if (has_curve(operation, n)) return by_curve(group, operation);
+    std::vector<OperationPart> by_law = links_->parts(group.ranks, operation);
+    for (OperationPart& part : by_law) part = slowed(part);
+    return by_law;
+  }
   const OperationTime time = time_of(operation, n);
   const int rounds = std::max(1, int(operation.rounds));
   return std::vector<OperationPart>(
@@ -157,11 +179,12 @@ std::vector<OperationPart> MachineCosts::parts(const RankGroup& group,
 }
 
 OperationPart MachineCosts::message(int from, int to, int64_t bytes) const {
-  if (on_devices_ && links_) return links_->message(from, to, double(bytes));
+  if (on_devices_ && links_) return slowed(links_->message(from, to, double(bytes)));
   const OperationTime time =
       times_.of(CollectiveOp::kSendReceive, DType::kF32, 2, 1, double(bytes));
-  const double all_s = time.fixed_s + time.s_per_received * double(bytes);
-  if (on_devices_) return {.latency_s = time.fixed_s, .work = all_s - time.fixed_s, .limit = 1};
+  const double fixed_s = operation_factor_ * time.fixed_s;
+  const double all_s = fixed_s + operation_factor_ * time.s_per_received * double(bytes);
+  if (on_devices_) return {.latency_s = fixed_s, .work = all_s - fixed_s, .limit = 1};
   return {.core_s = all_s};
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -20,6 +21,9 @@
 #include "ashlar/sim/operation_times.h"
 
 namespace ashlar::sim {
+
+// A calibration's factors are of these.
+inline constexpr std::array<std::string_view, 2> kCategories = {"kernels", "operations"};
 
 struct MachineOptions {
   int ranks_per_node = 0;  // 0: of devices, as many as a node has; of CPUs, all
@@ -58,6 +62,8 @@ class MachineCosts final : public Costs {
 
  private:
   OperationTime time_of(const RankOperation& operation, int64_t num_ranks) const;
+  double factor(std::string_view category) const;  // of the calibration, or 1
+  OperationPart slowed(OperationPart part) const;  // by the factor of operations
   std::vector<OperationPart> by_curve(const RankGroup& group, const RankOperation& operation) const;
   bool has_curve(const RankOperation& operation, int64_t num_ranks) const;
 
@@ -72,6 +78,7 @@ class MachineCosts final : public Costs {
   std::vector<WorkTime> kernel_times_;                                 // by RankPrograms::kernels
   std::map<std::tuple<std::string, size_t>, int64_t> groups_at_once_;  // by name and size
   double threads_ = 1, wake_busy_s_ = 0, contention_ = 1;
+  double kernel_factor_ = 1, operation_factor_ = 1;
   std::vector<int> node_cores_, node_disks_;  // resources, by node
   bool lanes_have_cores_ = false;
 };

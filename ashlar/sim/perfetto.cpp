@@ -23,7 +23,9 @@ class PerfettoWriter {
   }
 
   std::string write() {
-    const Ordered about = {{"format", "ashlar-simulation-1"}, {"ranks", programs_.ranks.size()}};
+    const Ordered about = {{"format", "ashlar-simulation-1"},
+                           {"ranks", programs_.ranks.size()},
+                           {"step_s", replayed_.step_s.empty() ? 0 : replayed_.step_s.back()}};
     text_ = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
                         about.dump());
     for (int rank = 0; rank < int(programs_.ranks.size()); ++rank) write_rank(rank);

@@ -24,6 +24,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"plan", "dry-run"},
     {"plan", "schedule"},
     {"plan", "simulate"},
+    {"plan", "calibrate"},
+    {"plan", "compare"},
     {"eval"},
     {"score"},
     {"generate"},

@@ -8,50 +8,13 @@
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/json.h"
 #include "ashlar/plan/traces.h"
-#include "ashlar/train/read_recipe.h"
+#include "tests/plan/small_machine.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::plan {
 namespace {
 
 using ashlar::testing_support::message_of;
-
-Recipe tiny_recipe(const std::vector<std::string>& overrides) {
-  const auto files = posix_files();
-  return train::read_recipe(*files, ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
-}
-
-// Two cores, a curve of every operation, rates for laws; no table of kernels.
-constexpr const char* kMachine = R"(schema = "ashlar-machine-1"
-name = "small"
-date = "2026-11-26"
-links = "switch"
-[identity]
-host = "small"
-commit = "abc"
-[node]
-cores = { value = 2, unit = "1", source = "measured", from = "the system", date = "2026-11-26" }
-[compute]
-achievable_fp32 = { value = 0.1, unit = "TFLOP/s", source = "assumed", from = "a guess" }
-[memory]
-triad = { value = 10, unit = "GB/s", source = "measured", from = "stream", date = "2026-11-26" }
-)";
-
-std::string machine_text() {
-  std::string text = kMachine;
-  for (const char* op : {"all_reduce", "all_gather", "reduce_scatter", "send_receive"})
-    text += fmt::format(
-        "[[collective]]\nengine = \"thread\"\nop = \"{}\"\ndtype = \"F32\"\nshape = \"all\"\n"
-        "ranks = 2\ngroups = 1\nsource = \"measured\"\nfrom = \"ashlar bench collectives\"\n"
-        "date = \"2026-11-26\"\nforeign_share = 0.0\n"
-        "points = [[1024, 5, 6, 7], [65536, 15, 20, 30], [1048576, 200, 250, 300]]\n",
-        op);
-  return text;
-}
-
-MachineFile small_machine() {
-  return {machine::parse_profile(machine_text(), "small.toml"), {}};
-}
 
 // Traces in files and in memory hold the same programs.
 TEST(Simulate, FilesAndMemoryGiveTheSameStepBitForBit) {
