@@ -12,6 +12,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
+#include "ashlar/plan/band.h"
 #include "ashlar/plan/simulate.h"
 #include "ashlar/sim/imbalance.h"
 #include "ashlar/train/read_recipe.h"
@@ -83,7 +84,10 @@ int run_simulate(const SimulateFlags& flags, Log& log) {
   options.engine = flags.engine;
   options.keep_spans = !flags.perfetto.empty();
   const sim::RankPrograms programs = programs_for(flags, *files, log);
-  const plan::SimulatedStep step = plan::simulate_step(programs, machine, options);
+  plan::SimulatedStep step = plan::simulate_step(programs, machine, options);
+  constexpr size_t kMostRanksOfABand = 64;  // two more replays
+  if (programs.ranks.size() <= kMostRanksOfABand)
+    step.band_s = plan::step_band(programs, machine, options);
   if (!flags.perfetto.empty()) outputs.write(flags.perfetto, plan::perfetto_of(programs, step));
   const std::string json = plan::to_json(step, machine);
   if (!flags.json.empty() && !json_to_stdout) outputs.write(flags.json, json + "\n");

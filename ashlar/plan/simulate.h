@@ -43,8 +43,9 @@ struct SimulatedStep {
   double threads = 1;                                         // of a rank
   std::string engine;                                         // "": operations by the laws of links
   std::array<double, 3> kernel_shares{}, operation_shares{};  // by sim::TimeSource
-  std::vector<std::string> by_law;  // kernels whose times are laws, longest first
-  std::vector<std::string> notes;   // about assumptions
+  std::vector<std::string> by_law;              // kernels whose times are laws, longest first
+  std::vector<std::string> notes;               // about assumptions
+  std::optional<std::array<double, 2>> band_s;  // band.h
 };
 
 // The programs of a recipe's mesh, dry-run.

@@ -53,6 +53,10 @@ std::string rank_table(const SimulatedStep& step) {
 
 std::string describe(const SimulatedStep& step, const MachineFile& machine) {
   std::string text = fmt::format("step           {:>12.3f} ms\n", 1e3 * step.step_s);
+  if (step.band_s)
+    text += fmt::format(
+        "band           {:>12.3f} to {:.3f} ms, if all takes its 10th or 90th percentile\n",
+        1e3 * (*step.band_s)[0], 1e3 * (*step.band_s)[1]);
   if (step.between_s > 0)
     text += fmt::format("between steps  {:>12.3f} ms, as recorded\n", 1e3 * step.between_s);
   if (step.tokens > 0)
@@ -93,6 +97,7 @@ std::string to_json(const SimulatedStep& step, const MachineFile& machine) {
   Ordered json = {{"format", "ashlar-simulated-step-1"},
                   {"step_s", step.step_s},
                   {"between_s", step.between_s}};
+  if (step.band_s) json["band_s"] = {(*step.band_s)[0], (*step.band_s)[1]};
   if (step.tokens > 0) {
     json["tokens"] = step.tokens;
     json["tokens_per_s"] = tokens_a_second(step);
