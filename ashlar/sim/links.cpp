@@ -5,12 +5,16 @@
 #include <set>
 
 #include "ashlar/core/error.h"
-#include "ashlar/sim/collective_laws.h"
+#include "ashlar/machine/collective_laws.h"
 
 namespace ashlar::sim {
 namespace {
 
 using machine::CollectiveOp;
+using machine::LinkLaw;
+using machine::pipelined_law;
+using machine::ring_law;
+using machine::tree_law;
 
 double or_one(const machine::Profile& profile, std::string_view key) {
   const machine::Quantity* quantity = profile.find(key);

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "ashlar/sim/collective_laws.h"
+#include "ashlar/machine/collective_laws.h"
 #include "ashlar/sim/program_builder.h"
 #include "ashlar/sim/replay.h"
 #include "tests/sim/expect_error.h"
@@ -18,6 +18,9 @@ namespace {
 using testing_support::expect_error;
 
 using machine::CollectiveOp;
+using machine::pipelined_law;
+using machine::ring_law;
+using machine::tree_law;
 
 machine::Quantity number(double value, const char* unit) {
   return {value, unit, machine::Origin::kMeasured, "", "", 0};

@@ -14,7 +14,7 @@
 
 #include "ashlar/machine/laws.h"
 
-namespace ashlar::sim {
+namespace ashlar::machine {
 
 // The number of latencies in a row, and the bytes that pass the busiest edge.
 struct LinkLaw {
@@ -24,8 +24,8 @@ struct LinkLaw {
   }
 };
 
-LinkLaw ring_law(machine::CollectiveOp op, int64_t n, double S);
+LinkLaw ring_law(CollectiveOp op, int64_t n, double S);
 LinkLaw tree_law(int64_t n, double S);  // of an all_reduce
 LinkLaw pipelined_law(int64_t n, double S, double alpha_s, double bytes_a_second);
 
-}  // namespace ashlar::sim
+}  // namespace ashlar::machine

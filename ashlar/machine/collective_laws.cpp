@@ -1,12 +1,11 @@
-#include "ashlar/sim/collective_laws.h"
+#include "ashlar/machine/collective_laws.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace ashlar::sim {
+namespace ashlar::machine {
 
-LinkLaw ring_law(machine::CollectiveOp op, int64_t n, double S) {
-  using machine::CollectiveOp;
+LinkLaw ring_law(CollectiveOp op, int64_t n, double S) {
   if (op == CollectiveOp::kSendReceive) return {1, S};
   const double steps = op == CollectiveOp::kAllReduce ? 2 : 1;
   const double others = double(n - 1);
@@ -26,4 +25,4 @@ LinkLaw pipelined_law(int64_t n, double S, double alpha_s, double bytes_a_second
   return {hops, hops / pieces * S};
 }
 
-}  // namespace ashlar::sim
+}  // namespace ashlar::machine
