@@ -1,0 +1,416 @@
+#include "ashlar/sizing/step_time.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "ashlar/sizing/block_time.h"
+#include "ashlar/sizing/rank_weights.h"
+
+namespace ashlar::sizing {
+namespace {
+
+using machine::CollectiveOp;
+
+// Compute and the lane beside it, on which gathers and sums queue.
+struct Clock {
+  double now = 0, lane = 0;
+  // An operation that compute posts; returns when it has ended.
+  double post(double seconds, bool overlap) {
+    lane = std::max(lane, now) + seconds;
+    if (!overlap) now = lane;
+    return lane;
+  }
+  // Compute waits until then; returns how long.
+  double wait(double until) {
+    const double waited = std::max(0.0, until - now);
+    now += waited;
+    return waited;
+  }
+};
+
+// The times of one block on this rank.
+struct Block {
+  BlockTime kernels;
+  double forward_wait_s = 0, backward_wait_s = 0;  // for tp, cp, tsp and ep
+  double gather_s = 0, reduce_s = 0;               // of its units, on the lane
+  double copy_s = 0, pack_s = 0;                   // of its weights
+};
+
+class Step {
+ public:
+  Step(const StepShape& shape, const MachineRates& rates)
+      : shape_(shape), p_(shape.parallel), rates_(rates), H_(double(shape.model.hidden_size)) {
+    a_ = shape.bf16 ? 2 : kStreamBytes;
+    const double sequence_ranks = double(p_.cp * p_.tsp);
+    pass_.rows = double(shape.micro_batch);
+    pass_.sequence = double(shape.sequence_length);
+    pass_.tokens = pass_.rows * pass_.sequence / sequence_ranks;
+    pass_.tp = double(p_.tp);
+    pass_.ep = double(p_.ep);
+    pass_.merged = pass_.tokens / (p_.sequence_parallel ? pass_.tp : 1);
+    pass_.cp = sequence_ranks;
+    if (p_.cp_layout == CpLayout::kContiguous && p_.cp_exchange != CpExchange::kAllToAll)
+      pass_.busiest = (2 * sequence_ranks - 1) / sequence_ranks;
+  }
+
+  StepTime time() {
+    const StageTimes stages = stage_times();
+    make_blocks(stages.busiest);
+    run();
+    add_pipeline(stages);
+    StepTime& t = time_;
+    t.total_s = t.forward_s + t.recompute_s + t.loss_s + t.backward_s + t.weights_s +
+                t.optimizer_s + t.gather_wait_s + t.gradients_wait_s + t.tp_s + t.cp_s + t.tsp_s +
+                t.ep_s + t.pp_s + t.bubble_s + t.muon_s;
+    const double read_s = rates_.reading_s(4 * double(shape_.tokens()) / double(p_.num_ranks()));
+    t.reading_s = std::max(0.0, read_s - t.total_s);
+    t.total_s += t.reading_s;
+    return t;
+  }
+
+ private:
+  struct StageTimes {
+    std::vector<double> seconds;  // forward and backward of a micro-batch, by stage
+    double weights_part_s = 0;    // of backward, for gradients of weights alone, in the busiest
+    int64_t busiest = 0;
+  };
+
+  Block make_block(const BlockSpec& spec) const;
+  void add_tp(Block& block, const BlockSpec& spec) const;
+  void add_cp(Block& block, const BlockSpec& spec) const;
+  void add_tsp(Block& block, const BlockWeights& weights) const;
+  void add_ep(Block& block, const BlockSpec& spec) const;
+  void add_zero(Block& block, const BlockWeights& weights) const;
+  StageTimes stage_times();
+  void make_blocks(int64_t stage);
+  void run();
+  void run_backward(Clock& clock, bool first, bool last);
+  void run_optimizer(Clock& clock);
+  void add_pipeline(const StageTimes& stages);
+  double layer_s(const Block& b, bool last) const {
+    const bool again = shape_.recompute && !last;
+    return b.kernels.forward_s() + b.kernels.backward_s() + b.forward_wait_s + b.backward_wait_s +
+           (again ? b.kernels.forward_s() + b.forward_wait_s : 0);
+  }
+
+  const StepShape& shape_;
+  const ParallelSpec& p_;
+  const MachineRates& rates_;
+  const double H_;
+  double a_ = 2;
+  RankPass pass_;
+  EndTime ends_;
+  RankWeights weights_;
+  std::vector<Block> all_;     // of the model, one for each of its blocks
+  std::vector<Block> blocks_;  // of the busiest stage
+  bool has_input_ = true, has_loss_ = true;
+  double root_gather_s_ = 0, root_reduce_s_ = 0;
+  StepTime time_;
+};
+
+Block Step::make_block(const BlockSpec& spec) const {
+  Block block;
+  const BlockWeights weights = block_weights(spec, H_);
+  block.kernels = block_time(spec, H_, pass_, shape_.bf16, rates_);
+  if (p_.tp > 1) add_tp(block, spec);
+  if (p_.cp * p_.tsp > 1) add_cp(block, spec);
+  if (p_.tsp > 1) add_tsp(block, weights);
+  if (p_.ep > 1) add_ep(block, spec);
+  add_zero(block, weights);
+  return block;
+}
+
+// Each branch's output is summed over the ranks, and the gradient of its input.
+void Step::add_tp(Block& block, const BlockSpec&) const {
+  const RankSpan tp = rates_.group(p_.tp, 1);
+  const double stream = pass_.tokens * H_ * kStreamBytes, activation = pass_.tokens * H_ * a_;
+  const auto time = [&](CollectiveOp op, double S) { return rates_.collective_s(op, tp, S); };
+  if (!p_.sequence_parallel) {
+    block.forward_wait_s += 2 * time(CollectiveOp::kAllReduce, stream);
+    block.backward_wait_s +=
+        time(CollectiveOp::kAllReduce, activation) + time(CollectiveOp::kAllReduce, stream);
+    return;
+  }
+  block.forward_wait_s += 2 * time(CollectiveOp::kReduceScatter, stream) +
+                          2 * time(CollectiveOp::kAllGather, activation);
+  block.backward_wait_s += time(CollectiveOp::kReduceScatter, activation) +
+                           time(CollectiveOp::kReduceScatter, stream) +
+                           4 * time(CollectiveOp::kAllGather, activation);
+}
+
+// Keys and values of the other ranks, and their gradients back.
+void Step::add_cp(Block& block, const BlockSpec& spec) const {
+  const int64_t n = p_.cp * p_.tsp;
+  const RankSpan cp = rates_.group(n, p_.tp);
+  if (const auto* linear = std::get_if<LinearSpec>(&spec.mixer)) {
+    const double chunks = double(n) * pass_.rows * (p_.cp_layout == CpLayout::kZigzag ? 2 : 1);
+    const double state = double(linear->num_value_heads) / pass_.tp *
+                         double(linear->key_head_dim * linear->value_head_dim) * kStreamBytes;
+    if (p_.state_exchange == StateExchange::kAllGather) {
+      block.forward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
+      block.backward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
+      return;
+    }
+    const double hops = p_.state_exchange == StateExchange::kChain
+                            ? double(n - 1)
+                            : std::ceil(std::log2(double(n)));
+    const double message_s = rates_.message_s(rates_.group(2, p_.tp), pass_.rows * state);
+    block.forward_wait_s += hops * message_s;
+    block.backward_wait_s += hops * message_s;
+    return;
+  }
+  const auto [q, kv] = std::visit(
+      [](const auto& m) -> std::pair<double, double> {
+        if constexpr (requires { m.q_dim(); })
+          return {double(m.q_dim()), double(m.kv_dim())};
+        else
+          return {0.0, 0.0};
+      },
+      spec.mixer);
+  const double tokens = pass_.tokens * double(n), keys = tokens * 2 * kv / pass_.tp;
+  const double mixer_f = block.kernels.mixer_forward_s, mixer_b = block.kernels.mixer_backward_s;
+  switch (p_.cp_exchange) {
+    case CpExchange::kAllGather: {
+      const double gather_s = rates_.collective_s(CollectiveOp::kAllGather, cp, keys * a_);
+      block.forward_wait_s += gather_s;
+      block.backward_wait_s +=
+          gather_s + rates_.collective_s(CollectiveOp::kReduceScatter, cp, keys * kStreamBytes);
+      break;
+    }
+    case CpExchange::kRing: {
+      const double hops = double(n - 1), part = 1 / double(n);
+      const RankSpan pair{2, cp.nodes > 1 ? 2 : 1};
+      const double there_s = rates_.message_s(pair, keys * part * a_);
+      const double back_s = rates_.message_s(pair, keys * part * kStreamBytes);
+      block.forward_wait_s += hops * std::max(0.0, there_s - mixer_f * part) + 0.0;
+      block.backward_wait_s += hops * std::max(0.0, there_s + back_s - mixer_b * part) + back_s;
+      break;
+    }
+    case CpExchange::kAllToAll: {
+      const auto time = [&](double width, double bytes) {
+        return rates_.collective_s(CollectiveOp::kAllToAll, cp,
+                                   tokens * width / pass_.tp * bytes / double(n));
+      };
+      const double key = std::max(kv, double(n) * 64 * pass_.tp);
+      block.forward_wait_s += 2 * time(q, a_) + time(2 * key, a_);
+      block.backward_wait_s +=
+          2 * time(q, a_) + time(q, kStreamBytes) + time(2 * key, kStreamBytes);
+      break;
+    }
+  }
+}
+
+// A turn for the share of each rank: shares arrive while the turn before runs.
+void Step::add_tsp(Block& block, const BlockWeights& weights) const {
+  const RankSpan tsp = rates_.group(p_.tsp, p_.tp);
+  const double n = double(p_.tsp), shared = (weights.mixer + weights.mlp) / pass_.tp;
+  const double brought_s = n * rates_.collective_s(CollectiveOp::kBroadcast, tsp, shared / n * a_);
+  const double taken_s =
+      n * rates_.collective_s(CollectiveOp::kReduce, tsp, shared / n * kStreamBytes);
+  const double forward_s = block.kernels.forward_s(), backward_s = block.kernels.backward_s();
+  const double hidden = (n - 1) / n;
+  block.forward_wait_s += std::max(brought_s / n, brought_s - hidden * forward_s);
+  block.backward_wait_s +=
+      std::max((brought_s + taken_s) / n, brought_s + taken_s - hidden * backward_s);
+}
+
+// Rows go to their experts in two rounds, and back; one round moves while the other computes.
+void Step::add_ep(Block& block, const BlockSpec& spec) const {
+  const auto* moe = std::get_if<MoeSpec>(&spec.feed_forward);
+  if (!moe) return;
+  const RankSpan ep = rates_.group(p_.ep, p_.tp);
+  const double rows = pass_.tokens * double(moe->experts_of_token());
+  const double counts_s =
+      rates_.collective_s(CollectiveOp::kAllGather, ep, 4 * double((moe->num_experts + 1) * p_.ep));
+  const double round_s = rates_.collective_s(CollectiveOp::kAllToAll, ep, rows / 2 * H_ * a_);
+  const auto waited = [&](double compute_s) {
+    return 2 * round_s + 2 * std::max(0.0, round_s - compute_s / 2);
+  };
+  block.forward_wait_s += counts_s + waited(block.kernels.experts_forward_s);
+  block.backward_wait_s += waited(block.kernels.experts_backward_s);
+}
+
+void Step::add_zero(Block& block, const BlockWeights& weights) const {
+  const std::array<Unit, 3> units = units_of(shape_, weights);
+  const double bucket = double(p_.bucket_bytes);
+  for (const Unit& unit : units) {
+    if (unit.numel <= 0) continue;
+    const RankSpan group = rates_.group(unit.ranks, unit.stride);
+    const CollectiveOp sum = p_.zero == 0 ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter;
+    block.reduce_s += rates_.collective_s(sum, group, unit.numel * kStreamBytes, bucket);
+    if (p_.zero > 0) {
+      block.gather_s +=
+          rates_.collective_s(CollectiveOp::kAllGather, group, unit.numel * a_, bucket);
+      block.copy_s += rates_.memory_s(unit.numel / double(unit.ranks) * (kStreamBytes + a_));
+    }
+    block.pack_s += rates_.memory_s(unit.numel * (p_.zero > 0 ? 3 * a_ : kStreamBytes + a_));
+  }
+}
+
+Step::StageTimes Step::stage_times() {
+  ends_ = end_time(shape_.model, pass_, shape_.bf16, rates_);
+  const int64_t L = shape_.model.num_blocks();
+  for (int64_t l = 0; l < L; ++l) {
+    const bool as_before =
+        l > 0 && shape_.model.blocks[size_t(l)] == shape_.model.blocks[size_t(l - 1)];
+    if (as_before)
+      all_.push_back(all_.back());
+    else
+      all_.push_back(make_block(shape_.model.blocks[size_t(l)]));
+  }
+  StageTimes stages;
+  stages.seconds.resize(size_t(p_.pp));
+  for (int64_t l = 0; l < L; ++l)
+    stages.seconds[size_t(stage_of(shape_, l))] += layer_s(all_[size_t(l)], l + 1 == L);
+  stages.seconds.front() += ends_.input_s + ends_.input_backward_s;
+  stages.seconds.back() += ends_.loss_s;
+  stages.busiest =
+      std::max_element(stages.seconds.begin(), stages.seconds.end()) - stages.seconds.begin();
+  return stages;
+}
+
+void Step::make_blocks(int64_t stage) {
+  for (int64_t l = 0; l < shape_.model.num_blocks(); ++l)
+    if (stage_of(shape_, l) == stage) blocks_.push_back(all_[size_t(l)]);
+  has_input_ = stage == 0;
+  has_loss_ = stage + 1 == p_.pp;
+  weights_ = rank_weights(shape_, stage);
+  const RankSpan data = rates_.group(p_.dp * p_.cp * p_.tsp, p_.tp);
+  const double root = weights_.root * kStreamBytes, bucket = double(p_.bucket_bytes);
+  root_reduce_s_ = rates_.collective_s(
+      p_.zero == 0 ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter, data, root, bucket);
+  if (p_.zero > 0)
+    root_gather_s_ = rates_.collective_s(CollectiveOp::kAllGather, data, root, bucket);
+}
+
+void Step::run() {
+  StepTime& t = time_;
+  const size_t L = blocks_.size();
+  const int64_t m = shape_.micro_batches();
+  Clock clock;
+  // The update before this step has posted the root's gather and those of two blocks.
+  const double root_end = clock.post(root_gather_s_, p_.overlap);
+  std::vector<double> gathered(L, 0);
+  for (size_t l = 0; l < std::min<size_t>(2, L); ++l)
+    gathered[l] = clock.post(blocks_[l].gather_s, p_.overlap);
+  t.weights_s += rates_.memory_s(weights_.root * kStreamBytes) +
+                 rates_.memory_s(weights_.head * 2 * kStreamBytes);
+  t.gather_wait_s += clock.wait(root_end);
+  clock.now += t.weights_s;
+  for (int64_t batch = 0; batch < m; ++batch) {
+    if (has_input_) clock.now += ends_.input_s, t.forward_s += ends_.input_s;
+    for (size_t l = 0; l < L; ++l) {
+      const Block& b = blocks_[l];
+      if (batch == 0 || p_.zero == 3) {
+        t.gather_wait_s += clock.wait(gathered[l]);
+        const double copied_s = (l + 2 < L ? blocks_[l + 2].copy_s : 0) + b.pack_s;
+        clock.now += copied_s, t.weights_s += copied_s;
+        if (l + 2 < L) gathered[l + 2] = clock.post(blocks_[l + 2].gather_s, p_.overlap);
+      }
+      clock.now += b.kernels.forward_s() + b.forward_wait_s;
+      t.forward_s += b.kernels.forward_s();
+    }
+    if (has_loss_) clock.now += ends_.loss_s, t.loss_s += ends_.loss_s;
+    run_backward(clock, batch == 0, batch + 1 == m);
+    if (p_.zero == 3 && batch + 1 < m)
+      for (size_t l = 0; l < std::min<size_t>(2, L); ++l) gathered[l] = clock.now;
+  }
+  run_optimizer(clock);
+}
+
+void Step::run_backward(Clock& clock, bool first, bool last) {
+  (void)first;
+  StepTime& t = time_;
+  const size_t L = blocks_.size();
+  std::vector<double> reduced(L, 0), gathered(L, 0);
+  for (size_t l = L; l-- > 0;) {
+    const Block& b = blocks_[l];
+    if (p_.zero == 3 && l + 2 < L) {
+      t.gather_wait_s += clock.wait(gathered[l]);
+      clock.now += b.pack_s, t.weights_s += b.pack_s;
+    }
+    const bool reduces = last || p_.zero >= 2;
+    // Slots of gradients are two: the sum of the block after the next has left its slot.
+    if (p_.zero >= 2 && l + 2 < L) t.gradients_wait_s += clock.wait(reduced[l + 2]);
+    if (shape_.recompute && (l + 1 < L || !has_loss_)) {
+      clock.now += b.kernels.forward_s() + b.forward_wait_s;
+      t.recompute_s += b.kernels.forward_s();
+    }
+    clock.now += b.kernels.backward_s() + b.backward_wait_s;
+    t.backward_s += b.kernels.backward_s();
+    if (p_.zero == 3 && l >= 2) {
+      clock.now += blocks_[l - 2].copy_s, t.weights_s += blocks_[l - 2].copy_s;
+      gathered[l - 2] = clock.post(blocks_[l - 2].gather_s, p_.overlap);
+    }
+    if (reduces) reduced[l] = clock.post(b.reduce_s, p_.overlap);
+  }
+  if (has_input_) clock.now += ends_.input_backward_s, t.backward_s += ends_.input_backward_s;
+  if (!last) return;
+  t.gradients_wait_s += clock.wait(clock.post(root_reduce_s_, p_.overlap));
+}
+
+// Norm of the gradients, momenta, Newton-Schulz, update; bytes of an element as kernels/update.h.
+void Step::run_optimizer(Clock& clock) {
+  const RankWeights& w = weights_;
+  double bytes = 4 * w.kept;
+  bytes += 28 * (w.kept - w.kept_matrices);
+  double flop = 0;
+  if (shape_.matrices == MatrixOptimizer::kMuon) {
+    bytes += 28 * w.kept_matrices;
+    flop = w.newton_schulz_flop * double(shape_.muon_steps);
+  } else {
+    bytes += 28 * w.kept_matrices;
+  }
+  const double products_s = shape_.bf16 ? rates_.product_s(flop) : rates_.fp32_product_s(flop);
+  time_.optimizer_s = rates_.memory_s(bytes) + products_s;
+  time_.muon_s = rates_.message_s(rates_.group(2, p_.tp), w.exchanged * kStreamBytes);
+  clock.now += time_.optimizer_s + time_.muon_s;
+  for (size_t l = 0; l < std::min<size_t>(2, blocks_.size()); ++l)
+    time_.weights_s += blocks_[l].copy_s;
+  // Waits inside of blocks, over the whole step.
+  const double m = double(shape_.micro_batches());
+  for (size_t l = 0; l < blocks_.size(); ++l) {
+    const Block& b = blocks_[l];
+    const bool again = shape_.recompute && (l + 1 < blocks_.size() || !has_loss_);
+    const double waited = m * (b.forward_wait_s * (again ? 2 : 1) + b.backward_wait_s);
+    (p_.tsp > 1  ? time_.tsp_s
+     : p_.tp > 1 ? time_.tp_s
+     : p_.ep > 1 ? time_.ep_s
+                 : time_.cp_s) += waited;
+  }
+}
+
+void Step::add_pipeline(const StageTimes& stages) {
+  if (p_.pp == 1) return;
+  const double all = std::accumulate(stages.seconds.begin(), stages.seconds.end(), 0.0);
+  const double busiest = stages.seconds[size_t(stages.busiest)];
+  double share = 1 / double(p_.virtual_stages);
+  if (p_.schedule == Schedule::kZeroBubble) share = 1.0 / 3;
+  time_.bubble_s = (all - busiest) * share;
+  const RankSpan pair = rates_.group(2, p_.dp * p_.cp * p_.tsp * p_.tp);
+  const double message_s = rates_.message_s(pair, pass_.merged * H_ * kStreamBytes);
+  time_.pp_s = 2 * double(p_.pp * p_.virtual_stages - 1) * message_s;
+}
+
+}  // namespace
+
+StepShape step_shape(const Recipe& recipe, const ParallelSpec& resolved, bool bf16) {
+  return {.model = model_of(recipe.model),
+          .parallel = resolved,
+          .micro_batch = recipe.train.micro_batch,
+          .global_batch = recipe.train.global_batch,
+          .sequence_length = recipe.data.sequence_length,
+          .recompute = recipe.train.recompute,
+          .bf16 = bf16,
+          .matrices = recipe.optim.matrices,
+          .muon_steps = recipe.optim.muon_steps};
+}
+
+StepTime step_time(const StepShape& shape, const MachineRates& rates) {
+  return Step(shape, rates).time();
+}
+
+}  // namespace ashlar::sizing
