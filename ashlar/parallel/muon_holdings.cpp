@@ -11,12 +11,14 @@
 // the ranges.
 #include "ashlar/parallel/muon_holdings.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 
 #include "ashlar/optim/optimizer.h"
 #include "ashlar/parallel/muon.h"
 #include "ashlar/parallel/placement.h"
+#include "ashlar/tensor/box_order.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -28,59 +30,86 @@ struct LocalStretch {
   nn::FlatRange at;
 };
 
+struct LocalState {
+  std::vector<LocalStretch> stretches;         // in the order of memory
+  std::vector<std::vector<size_t>> of_tensor;  // the numbers of those of each tensor
+};
+
+// The elements of the flat state among which are all that the stretch has of the matrix.
+Range place_of(const MatrixNumber& matrix, int64_t matrix_numel, const LocalStretch& s) {
+  const auto end_of = [&](int64_t index) {
+    return elements_before(s.place.global_shape, s.place.boxes[0], index * matrix_numel);
+  };
+  const int64_t begin = s.at.offset;
+  if (s.place.boxes.size() > 1) return {begin, begin + s.at.numel};
+  return {begin + end_of(matrix.index), begin + end_of(matrix.index + 1)};
+}
+
 class State {
  public:
-  // group: the ranks that keep the matrices.  dtype: the type of the flat state, on which its gaps
+  // ranks: those that keep the matrices.  dtype: the type of the flat state, on which its gaps
   // depend.
-  State(const ModelSpec& whole, const ParallelSpec& parallel, const comm::Group& group,
-        const Zero& zero, const OptimSpec& spec, DType dtype)
-      : group_(group), zero_(zero), spec_(spec), dtype_(dtype), tp_(int(parallel.tp)) {
-    for (const int rank : group.world_ranks()) {
+  State(const ModelSpec& whole, const ParallelSpec& parallel, std::span<const int> ranks,
+        std::shared_ptr<const ShardMap> map, const OptimSpec& spec, DType dtype)
+      : ranks_(ranks.begin(), ranks.end()),
+        map_(std::move(map)),
+        spec_(spec),
+        dtype_(dtype),
+        tp_(int(parallel.tp)) {
+    for (const int rank : ranks_) {
       const nn::Share share = share_of(parallel, whole, rank);
       const auto [found, added] = number_of_share_.try_emplace(
           {share.heads.index, share.width.index, share.experts.index}, states_.size());
-      if (added) states_.push_back(stretches(whole, share));
+      if (added) states_.push_back(state_of(whole, share));
       state_of_rank_.push_back(found->second);
     }
   }
 
   const std::vector<MuonTensor>& tensors() const { return tensors_; }
 
-  // rank: its number in the group.
-  void append(int rank, std::vector<Holding>& list) const {
-    const bool sharded = zero_.stage() > 0;
-    const int world_rank = group_.world_ranks()[size_t(rank)];
-    int64_t unit = -1;
-    std::vector<Range> kept;
-    for (const LocalStretch& s : states_[state_of_rank_[size_t(rank)]]) {
-      const Range all{s.at.offset, s.at.offset + s.at.numel};
-      if (s.at.unit != unit) {  // adjacent entries are often of one unit
-        unit = s.at.unit;
-        kept = sharded ? zero_.kept(unit, world_rank) : std::vector<Range>{};
-      }
-      if (!sharded) kept = {all};
-      const auto [copies, copy] = copy_of(rank, s);
-      for (const Range& range : kept) {
-        const Range part = intersect(range, all);
-        if (!part.empty())
-          list.push_back({s.tensor, s.place.copy * copies + copy, s.place.boxes,
-                          part.begin - all.begin, part.end - all.begin});
-      }
+  // As HoldingsOf.  rank: its number among them.
+  void append(int rank, const std::optional<MatrixNumber>& only, std::vector<Holding>& list) const {
+    const LocalState& state = states_[state_of_rank_[size_t(rank)]];
+    if (!only) {
+      for (const LocalStretch& s : state.stretches) add(rank, s, all_of(s), list);
+      return;
+    }
+    const MuonTensor& tensor = tensors_[size_t(only->tensor)];
+    const int64_t matrix_numel = tensor.shape.numel() / tensor.num_matrices;
+    if (size_t(only->tensor) >= state.of_tensor.size()) return;
+    for (const size_t i : state.of_tensor[size_t(only->tensor)]) {
+      const LocalStretch& s = state.stretches[i];
+      add(rank, s, place_of(*only, matrix_numel, s), list);
     }
   }
 
  private:
+  bool sharded() const { return map_->stage() > 0; }
+  static Range all_of(const LocalStretch& s) { return {s.at.offset, s.at.offset + s.at.numel}; }
+
+  // Appends what the rank keeps of a stretch; outside of `within` it may leave elements out.
+  void add(int rank, const LocalStretch& s, const Range& within, std::vector<Holding>& list) const {
+    const Range all = all_of(s);
+    const auto [copies, copy] = copy_of(rank, s);
+    const auto add_range = [&](const Range& range) {
+      if (const Range part = intersect(range, all); !part.empty())
+        list.push_back({s.tensor, s.place.copy * copies + copy, s.place.boxes,
+                        part.begin - all.begin, part.end - all.begin});
+    };
+    if (!sharded()) return add_range(all);
+    for (const Range& range : map_->kept(s.at.unit, ranks_[size_t(rank)], within)) add_range(range);
+  }
   // Without shards each rank of the group that divides something else keeps a copy: the number of
   // copies, and the number of this one.
   std::pair<int, int> copy_of(int rank, const LocalStretch& s) const {
-    if (zero_.stage() > 0) return {1, 0};
-    const int parts = zero_.num_parts(s.at.unit);
-    return {group_.size() / tp_ / parts, rank / tp_ / parts};
+    if (sharded()) return {1, 0};
+    const int parts = map_->num_parts(s.at.unit);
+    return {int(ranks_.size()) / tp_ / parts, rank / tp_ / parts};
   }
 
-  std::vector<LocalStretch> stretches(const ModelSpec& whole, const nn::Share& share) {
+  LocalState state_of(const ModelSpec& whole, const nn::Share& share) {
     const nn::FlatLayout flat = nn::flat_layout(whole, share, dtype_);
-    std::vector<LocalStretch> list;
+    LocalState state;
     size_t next = 0;
     const nn::ModelWeights weights(whole, share);
     weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
@@ -90,11 +119,14 @@ class State {
       if (chosen.kind != OptimizerKind::kMuon) return;
       for (Placement& place : placements(info, share)) {
         range.numel = place.numel();
-        list.push_back({number_of(chosen, place.global_shape), std::move(place), range});
+        const int64_t tensor = number_of(chosen, place.global_shape);
+        if (size_t(tensor) >= state.of_tensor.size()) state.of_tensor.resize(size_t(tensor) + 1);
+        state.of_tensor[size_t(tensor)].push_back(state.stretches.size());
+        state.stretches.push_back({tensor, std::move(place), range});
         range.offset += range.numel;
       }
     });
-    return list;
+    return state;
   }
 
   Parameter as_recipe_says(const nn::ParameterInfo& info) const {
@@ -109,8 +141,8 @@ class State {
     return found->second;
   }
 
-  const comm::Group& group_;
-  const Zero& zero_;
+  const std::vector<int> ranks_;
+  const std::shared_ptr<const ShardMap> map_;
   const OptimSpec spec_;
   const DType dtype_;
   const int tp_;
@@ -118,30 +150,58 @@ class State {
   std::vector<MuonTensor> tensors_;
   // Indexed by the part of the heads, of the width, and of the experts.
   std::map<std::array<int, 3>, size_t> number_of_share_;
-  std::vector<std::vector<LocalStretch>> states_;
+  std::vector<LocalState> states_;
   std::vector<size_t> state_of_rank_;
 };
 
 }  // namespace
 
-std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator, const Groups& groups,
-                                               const ModelSpec& whole, const ParallelSpec& parallel,
-                                               const Zero& zero,
-                                               const std::vector<Parameter>& parameters,
-                                               const OptimSpec& spec, const nn::Types& types) {
-  comm::Group& group = zero.stage() > 0 ? groups.model() : groups.products();
-  const int num_steps = int(spec.muon_steps);
-  if (group.size() == 1)
-    return std::make_unique<optim::LocalMatrices>(parameters, types.compute, num_steps);
-  const State state(whole, parallel, group, zero, spec, types.stream);
+std::shared_ptr<const MuonPlans> SharedMuonPlans::get(
+    std::span<const int> ranks, function_ref<std::shared_ptr<const MuonPlans>()> make) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const MuonPlans>& plans = of_ranks_[{ranks.begin(), ranks.end()}];
+  if (!plans) plans = make();
+  return plans;
+}
+
+MuonMatrices::MuonMatrices(const Groups& groups, const ModelSpec& whole,
+                           const ParallelSpec& parallel, const Zero& zero, const OptimSpec& spec,
+                           const nn::Types& types, SharedMuonPlans* shared)
+    : group_(zero.stage() > 0 ? groups.model() : groups.products()),
+      sharded_(zero.stage() > 0),
+      compute_(types.compute),
+      num_steps_(int(spec.muon_steps)) {
+  if (group_.size() == 1) return;
+  const auto make = [&] {
+    auto state = std::make_shared<const State>(whole, parallel, group_.world_ranks(), zero.map(),
+                                               spec, types.stream);
+    return std::make_shared<const MuonPlans>(
+        state->tensors(),
+        [state](int rank, const std::optional<MatrixNumber>& only, std::vector<Holding>& list) {
+          state->append(rank, only, list);
+        },
+        group_.size(), parallel.muon);
+  };
+  plans_ = shared ? shared->get(group_.world_ranks(), make) : make();
+}
+
+int MuonMatrices::number_of(int world_rank) const {
+  if (!sharded_) return group_.rank();  // as in the group of its own that the rank has
+  const auto ranks = group_.world_ranks();
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), world_rank);
+  ASHLAR_ASSERT(found != ranks.end() && *found == world_rank);
+  return int(found - ranks.begin());
+}
+
+std::unique_ptr<optim::Matrices> MuonMatrices::make(
+    Allocator& allocator, comm::Group& group, const std::vector<Parameter>& parameters) const {
+  ASHLAR_ASSERT(group.size() == group_.size());
+  if (!plans_) return std::make_unique<optim::LocalMatrices>(parameters, compute_, num_steps_);
   std::vector<Tensor> gradients;
   for (const Parameter& p : parameters)
     if (p.kind == OptimizerKind::kMuon) gradients.push_back(p.gradient);
-  MuonPlan plan = plan_muon(
-      state.tensors(), [&](int rank, std::vector<Holding>& list) { state.append(rank, list); },
-      group.rank(), group.size(), parallel.muon);
-  return std::make_unique<DistributedMatrices>(allocator, group, std::move(plan),
-                                               std::move(gradients), types.compute, num_steps);
+  return std::make_unique<DistributedMatrices>(allocator, group, plans_->of(group.rank()),
+                                               std::move(gradients), compute_, num_steps_);
 }
 
 }  // namespace ashlar::parallel

@@ -1,19 +1,19 @@
-// How it works.  Every rank goes through the holdings of all ranks in one order and keeps the
-// matrices in which it takes part, so all ranks agree without a message.
+// How it works.  Every rank goes through the holdings of all ranks in one order, so all ranks agree
+// without a message.  The constructor does what concerns all ranks, `of` the rest for one.
 //
-//   find_shares     lists every rank's holdings and cuts them where matrices end.  A stretch that
-//                   is a whole matrix counts as work of its rank and, on this rank, joins a stack
-//                   of the plan.  Every other stretch is a Share.
-//   assign          takes the shares of one matrix of one cover, which a sort has brought together,
-//                   and decides its holders, its owner if it has one, and its round.  Owner and
-//                   round depend on work_ and Rounds, which count all earlier assignments, of every
-//                   rank.  The matrix enters the plan if this rank holds a part of it.
-//   find_segments   lists holdings again, but only of the ranks in needed_: this rank, and those
-//                   whose elements are sent here.  Shares are too many to hold their places.
+//   find_shares   lists every rank's holdings and cuts them where matrices end.  A stretch that is
+//                 a whole matrix counts as work of its rank.  Every other stretch is a Share.
+//   assign        takes the shares of one matrix of one cover, which a sort has brought together,
+//                 and decides its holders, its owner if it has one, and its round.  Owner and round
+//                 depend on work_ and Rounds, which count all earlier assignments.
+//   of            lists the rank's holdings again: whole matrices join stacks, other stretches are
+//                 segments of split matrices.  The holders of those on which the rank works are
+//                 asked for their segments once more.  Shares are too many to hold their places.
 //   place_segments  gives each segment its place in the gathered matrix.
 #include "ashlar/parallel/muon_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "ashlar/tensor/box_order.h"
@@ -22,17 +22,6 @@ namespace ashlar::parallel {
 namespace {
 
 constexpr int kMaxReplicated = 3;  // the most holders that all work on a matrix in mode auto
-
-// A part of a matrix on one rank, less than all of it.  Small, because one list holds all ranks'.
-struct Share {
-  int32_t matrix, cover, rank;  // matrices are numbered over all tensors
-  int64_t length;
-};
-
-struct Holder {
-  int rank;
-  int64_t length;
-};
 
 // Elements of a holding that lie in one box and one matrix.
 struct BoxStretch {
@@ -60,8 +49,43 @@ void for_each_stretch(const Shape& shape, int64_t matrix_numel, const Holding& h
   ASHLAR_ASSERT(0 <= holding.begin && holding.begin <= holding.end && holding.end <= before);
 }
 
+int64_t work_of(const MatrixShape& matrix) {
+  return matrix.numel() * std::min(matrix.rows, matrix.cols);
+}
+
+// stretch is a whole matrix of holding number `holding`.
+void add_whole(int64_t holding, const MatrixShape& matrix, const BoxStretch& stretch,
+               std::vector<MuonStack>& stacks) {
+  if (!stacks.empty()) {
+    MuonStack& last = stacks.back();
+    const int64_t end = last.begin + last.num_matrices * stretch.length;
+    if (last.holding == holding && end == stretch.begin) {
+      ++last.num_matrices;
+      return;
+    }
+  }
+  stacks.push_back({holding, stretch.begin, 1, matrix});
+}
+
+MuonSegment segment_of(int rank, int64_t holding, const BoxStretch& stretch) {
+  return {rank, holding, stretch.begin, stretch.length, *stretch.box, stretch.box_begin};
+}
+
+}  // namespace
+
+// A part of a matrix on one rank, less than all of it.  Small, because one list holds all ranks'.
+struct MuonPlans::Share {
+  int32_t matrix, cover, rank;
+  int64_t length;
+};
+
+struct MuonPlans::Holder {
+  int rank;
+  int64_t length;
+};
+
 // The ranks that work in each round.  Holders that only send and receive are not counted.
-class Rounds {
+class MuonPlans::Rounds {
  public:
   explicit Rounds(int num_ranks) : num_ranks_(size_t(num_ranks)) {}
   int take_first_free(std::span<const Holder> workers) {
@@ -80,120 +104,56 @@ class Rounds {
   std::vector<std::vector<bool>> busy_;
 };
 
-class Planner {
- public:
-  Planner(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank, int num_ranks,
-          MuonMode mode);
-  MuonPlan run();
-
- private:
-  void find_shares();
-  void add_whole(int64_t holding, int64_t tensor, const BoxStretch& stretch);
-  void assign(std::span<const Share> shares, Rounds& rounds);
-  Holder choose_owner(std::span<const Holder> holders) const;
-  void find_segments();
-  void place_segments(MuonMatrix& matrix) const;
-  int32_t number(int64_t tensor, int64_t index) const {
-    return int32_t(first_number_[size_t(tensor)] + index);
-  }
-  int64_t work_of(const MatrixShape& matrix) const {
-    return matrix.numel() * std::min(matrix.rows, matrix.cols);
-  }
-
-  const std::span<const MuonTensor> tensors_;
-  const HoldingsOf holdings_;
-  const int num_ranks_;
-  const MuonMode mode_;
-  std::vector<MatrixShape> matrix_;    // by tensor
-  std::vector<int64_t> first_number_;  // by tensor; then the number of all matrices
-  std::vector<int64_t> work_;          // by rank
-  std::vector<Share> shares_;
-  std::vector<bool> needed_;  // by rank: its segments are part of this rank's plan
-  std::vector<Holding> list_;
-  MuonPlan plan_;
-};
-
-Planner::Planner(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank, int num_ranks,
-                 MuonMode mode)
-    : tensors_(tensors),
-      holdings_(holdings),
+MuonPlans::MuonPlans(std::vector<MuonTensor> tensors, HoldingsOf holdings, int num_ranks,
+                     MuonMode mode)
+    : tensors_(std::move(tensors)),
+      holdings_(std::move(holdings)),
       num_ranks_(num_ranks),
       mode_(mode),
       first_number_{0},
-      work_(size_t(num_ranks)),
-      needed_(size_t(num_ranks)) {
-  ASHLAR_ASSERT(0 <= rank && rank < num_ranks);
-  plan_.rank = rank;
-  for (const MuonTensor& tensor : tensors) {
+      work_(size_t(num_ranks)) {
+  for (const MuonTensor& tensor : tensors_) {
     matrix_.push_back(matrix_shape(tensor.shape, tensor.num_matrices));
     first_number_.push_back(first_number_.back() + tensor.num_matrices);
   }
   ASHLAR_ASSERT(first_number_.back() <= INT32_MAX);  // see Share::matrix
-}
-
-MuonPlan Planner::run() {
-  find_shares();
+  std::vector<Share> shares = find_shares();
   const auto key = [](const Share& share) { return std::tie(share.matrix, share.cover); };
   // Shares of one rank in one matrix may come in any order: assign adds them up.
-  std::sort(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
+  std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
     return std::tie(a.matrix, a.cover, a.rank) < std::tie(b.matrix, b.cover, b.rank);
   });
   Rounds rounds(num_ranks_);
-  for (size_t begin = 0, end = 0; begin < shares_.size(); begin = end) {
-    while (end < shares_.size() && key(shares_[end]) == key(shares_[begin])) ++end;
-    assign(std::span(shares_).subspan(begin, end - begin), rounds);
+  for (size_t begin = 0, end = 0; begin < shares.size(); begin = end) {
+    while (end < shares.size() && key(shares[end]) == key(shares[begin])) ++end;
+    assign(std::span(shares).subspan(begin, end - begin), rounds);
   }
-  shares_ = {};
-  find_segments();  // before the sort by round: it relies on the order by number
-  std::stable_sort(plan_.matrices.begin(), plan_.matrices.end(),
-                   [](const MuonMatrix& a, const MuonMatrix& b) { return a.round < b.round; });
-  return std::move(plan_);
 }
 
-void Planner::find_shares() {
+std::vector<MuonPlans::Share> MuonPlans::find_shares() {
+  std::vector<Share> shares;
+  std::vector<Holding> list;
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    list_.clear();
-    holdings_(rank, list_);
-    for (size_t h = 0; h < list_.size(); ++h) {
-      const int64_t tensor = list_[h].tensor;
+    list.clear();
+    holdings_(rank, {}, list);
+    for (const Holding& holding : list) {
+      const int64_t tensor = holding.tensor;
       const MatrixShape& matrix = matrix_[size_t(tensor)];
       for_each_stretch(
-          tensors_[size_t(tensor)].shape, matrix.numel(), list_[h],
+          tensors_[size_t(tensor)].shape, matrix.numel(), holding,
           [&](int64_t index, const BoxStretch& stretch) {
-            if (stretch.length < matrix.numel()) {
-              shares_.push_back({number(tensor, index), list_[h].cover, rank, stretch.length});
-              return;
-            }
-            work_[size_t(rank)] += work_of(matrix);
-            if (rank == plan_.rank) add_whole(int64_t(h), tensor, stretch);
+            if (stretch.length < matrix.numel())
+              shares.push_back({number(tensor, index), holding.cover, rank, stretch.length});
+            else
+              work_[size_t(rank)] += work_of(matrix);
           });
     }
   }
-}
-
-void Planner::add_whole(int64_t holding, int64_t tensor, const BoxStretch& stretch) {
-  if (!plan_.stacks.empty()) {
-    MuonStack& last = plan_.stacks.back();
-    const int64_t end = last.begin + last.num_matrices * stretch.length;
-    if (last.holding == holding && end == stretch.begin) {
-      ++last.num_matrices;
-      return;
-    }
-  }
-  plan_.stacks.push_back({holding, stretch.begin, 1, matrix_[size_t(tensor)]});
+  return shares;
 }
 
 // Takes the shares of one matrix of one cover, ordered by rank.
-void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
-  const int64_t next_tensor =
-      std::upper_bound(first_number_.begin(), first_number_.end(), shares[0].matrix) -
-      first_number_.begin();
-  MuonMatrix m;
-  m.tensor = next_tensor - 1;
-  m.index = shares[0].matrix - first_number_[size_t(m.tensor)];
-  m.shape = tensors_[size_t(m.tensor)].shape;
-  m.matrix = matrix_[size_t(m.tensor)];
-  m.cover = shares[0].cover;
+void MuonPlans::assign(std::span<const Share> shares, Rounds& rounds) {
   std::vector<Holder> holders;
   int64_t length = 0;
   for (const Share& share : shares) {
@@ -201,29 +161,27 @@ void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
     holders.back().length += share.length;
     length += share.length;
   }
-  ASHLAR_ASSERT(length == m.matrix.numel());  // a cover has every element once
-  m.num_holders = int(holders.size());
-  const bool owned =
-      mode_ == MuonMode::kOwner || (mode_ == MuonMode::kAuto && m.num_holders > kMaxReplicated);
-  std::vector<Holder> workers = holders;
-  if (owned && m.num_holders > 1) {
-    workers = {choose_owner(holders)};
-    m.owner = workers[0].rank;
+  Split split{.matrix = shares[0].matrix,
+              .cover = shares[0].cover,
+              .owner = -1,
+              .round = 0,
+              .first_holder = holders_.size(),
+              .end_holder = holders_.size() + holders.size()};
+  const MatrixShape matrix = matrix_of(split).matrix;
+  ASHLAR_ASSERT(length == matrix.numel());  // a cover has every element once
+  const bool owned = mode_ == MuonMode::kOwner ||
+                     (mode_ == MuonMode::kAuto && int(holders.size()) > kMaxReplicated);
+  for (const Holder& holder : holders) holders_.push_back(holder.rank);
+  if (owned && holders.size() > 1) {
+    holders = {choose_owner(holders)};
+    split.owner = holders[0].rank;
   }
-  // This counts even if this rank holds nothing of the matrix: later owners and rounds depend on
-  // it.
-  m.round = rounds.take_first_free(workers);
-  for (const Holder& worker : workers) work_[size_t(worker.rank)] += work_of(m.matrix);
-
-  const auto is_here = [&](const Holder& holder) { return holder.rank == plan_.rank; };
-  if (std::none_of(holders.begin(), holders.end(), is_here)) return;
-  needed_[size_t(plan_.rank)] = true;
-  if (m.is_worker(plan_.rank))
-    for (const Holder& holder : holders) needed_[size_t(holder.rank)] = true;
-  plan_.matrices.push_back(std::move(m));
+  split.round = rounds.take_first_free(holders);
+  for (const Holder& worker : holders) work_[size_t(worker.rank)] += work_of(matrix);
+  splits_.push_back(split);
 }
 
-Holder Planner::choose_owner(std::span<const Holder> holders) const {
+MuonPlans::Holder MuonPlans::choose_owner(std::span<const Holder> holders) const {
   // a is worse if it has fewer elements, or as many and more work, or as much and a higher rank.
   const auto worse = [&](const Holder& a, const Holder& b) {
     return std::make_tuple(a.length, -work_[size_t(a.rank)], -a.rank) <
@@ -232,39 +190,86 @@ Holder Planner::choose_owner(std::span<const Holder> holders) const {
   return *std::max_element(holders.begin(), holders.end(), worse);
 }
 
-// Asks the holders of this rank's matrices once more for their segments.
-void Planner::find_segments() {
-  // For each matrix: the first of its covers in plan_.matrices; -1: this rank has none of it.
-  std::vector<int32_t> first(size_t(first_number_.back()), -1);
-  for (size_t i = plan_.matrices.size(); i-- > 0;)
-    first[size_t(number(plan_.matrices[i].tensor, plan_.matrices[i].index))] = int32_t(i);
-  for (int rank = 0; rank < num_ranks_; ++rank) {
-    if (!needed_[size_t(rank)]) continue;
-    list_.clear();
-    holdings_(rank, list_);
-    for (size_t h = 0; h < list_.size(); ++h) {
-      const Holding& holding = list_[h];
-      const auto add = [&](int64_t index, const BoxStretch& stretch) {
-        const int32_t found = first[size_t(number(holding.tensor, index))];
-        if (found < 0) return;
-        for (size_t i = size_t(found); i < plan_.matrices.size(); ++i) {
-          MuonMatrix& m = plan_.matrices[i];
-          if (m.tensor != holding.tensor || m.index != index) return;
-          if (m.cover != holding.cover) continue;
-          if (rank != plan_.rank && !m.is_worker(plan_.rank)) continue;  // goes to the owner alone
-          m.segments.push_back(
-              {rank, int64_t(h), stretch.begin, stretch.length, *stretch.box, stretch.box_begin});
-        }
-      };
-      for_each_stretch(tensors_[size_t(holding.tensor)].shape,
-                       matrix_[size_t(holding.tensor)].numel(), holding, add);
-    }
+MuonPlan MuonPlans::of(int rank) const {
+  ASHLAR_ASSERT(0 <= rank && rank < num_ranks_);
+  MuonPlan plan;
+  plan.rank = rank;
+  std::vector<Holding> list;
+  holdings_(rank, {}, list);
+  std::map<size_t, MuonMatrix> mine;  // by number of the split
+  for (size_t h = 0; h < list.size(); ++h) {
+    const Holding& holding = list[h];
+    const MatrixShape& matrix = matrix_[size_t(holding.tensor)];
+    for_each_stretch(tensors_[size_t(holding.tensor)].shape, matrix.numel(), holding,
+                     [&](int64_t index, const BoxStretch& stretch) {
+                       if (stretch.length == matrix.numel())
+                         return add_whole(int64_t(h), matrix, stretch, plan.stacks);
+                       const size_t split = split_of(number(holding.tensor, index), holding.cover);
+                       const auto [found, added] = mine.try_emplace(split);
+                       if (added) found->second = matrix_of(splits_[split]);
+                       found->second.segments.push_back(segment_of(rank, int64_t(h), stretch));
+                     });
   }
-  for (MuonMatrix& m : plan_.matrices)
-    if (m.is_worker(plan_.rank)) place_segments(m);
+  for (auto& [split, m] : mine) {
+    if (m.is_worker(rank)) {
+      add_segments_of_others(splits_[split], rank, m);
+      place_segments(m);
+    }
+    plan.matrices.push_back(std::move(m));
+  }
+  std::stable_sort(plan.matrices.begin(), plan.matrices.end(),
+                   [](const MuonMatrix& a, const MuonMatrix& b) { return a.round < b.round; });
+  return plan;
 }
 
-void Planner::place_segments(MuonMatrix& m) const {
+size_t MuonPlans::split_of(int32_t matrix, int cover) const {
+  const auto found = std::lower_bound(
+      splits_.begin(), splits_.end(), std::pair(matrix, cover),
+      [](const Split& a, const auto& b) { return std::pair(a.matrix, int(a.cover)) < b; });
+  ASHLAR_ASSERT(found != splits_.end() && found->matrix == matrix && found->cover == cover);
+  return size_t(found - splits_.begin());
+}
+
+MuonMatrix MuonPlans::matrix_of(const Split& split) const {
+  const int64_t next_tensor =
+      std::upper_bound(first_number_.begin(), first_number_.end(), split.matrix) -
+      first_number_.begin();
+  MuonMatrix m;
+  m.tensor = next_tensor - 1;
+  m.index = split.matrix - first_number_[size_t(m.tensor)];
+  m.shape = tensors_[size_t(m.tensor)].shape;
+  m.matrix = matrix_[size_t(m.tensor)];
+  m.cover = split.cover;
+  m.num_holders = int(split.end_holder - split.first_holder);
+  m.owner = split.owner;
+  m.round = split.round;
+  return m;
+}
+
+// m has the segments of `rank`.
+void MuonPlans::add_segments_of_others(const Split& split, int rank, MuonMatrix& m) const {
+  const std::vector<MuonSegment> own = std::exchange(m.segments, {});
+  std::vector<Holding> list;
+  for (size_t i = split.first_holder; i < split.end_holder; ++i) {
+    const int holder = holders_[i];
+    if (holder == rank) {
+      m.segments.insert(m.segments.end(), own.begin(), own.end());
+      continue;
+    }
+    list.clear();
+    holdings_(holder, MatrixNumber{m.tensor, m.index}, list);
+    for (const Holding& holding : list) {
+      if (holding.cover != m.cover) continue;
+      for_each_stretch(m.shape, m.matrix.numel(), holding,
+                       [&](int64_t index, const BoxStretch& stretch) {
+                         if (index == m.index)
+                           m.segments.push_back(segment_of(holder, -1, stretch));
+                       });
+    }
+  }
+}
+
+void MuonPlans::place_segments(MuonMatrix& m) const {
   for (MuonSegment& segment : m.segments) {
     const int64_t end = segment.box_begin + segment.length;
     const int64_t first = index_in_tensor(m.shape, segment.box, segment.box_begin);
@@ -278,13 +283,6 @@ void Planner::place_segments(MuonMatrix& m) const {
     segment.at = at;
     at += segment.length;
   }
-}
-
-}  // namespace
-
-MuonPlan plan_muon(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank,
-                   int num_ranks, MuonMode mode) {
-  return Planner(tensors, holdings, rank, num_ranks, mode).run();
 }
 
 }  // namespace ashlar::parallel

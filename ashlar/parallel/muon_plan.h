@@ -15,15 +15,17 @@
 // Work     rows cols min(rows, cols) of each matrix; whole matrices count first.
 // Source   arXiv 2511.17127 exchanges the two edge matrices of a contiguous shard between
 //          neighbours: replicate with k = 2.  The general form is this project's.
-// Cost     time and temporary memory in proportion to the pieces of split matrices on all ranks;
-//          the plan keeps only the matrices in which this rank takes part.
+// Cost     time and temporary memory in proportion to the pieces of split matrices on all ranks,
+//          once for all plans; MuonPlans keeps 4 bytes a piece.  A plan has only the matrices in
+//          which its rank takes part.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "ashlar/core/function_ref.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/logical.h"
 
@@ -41,11 +43,16 @@ struct MuonTensor {
 struct Holding {
   int64_t tensor = 0;
   int cover = 0;
-  std::span<const Box> boxes;  // must stay valid while the plan is made
+  std::span<const Box> boxes;  // must stay valid as long as the MuonPlans
   int64_t begin = 0, end = 0;
 };
-// Appends the holdings of `rank` in their order in its memory.  Called at most twice for each rank.
-using HoldingsOf = function_ref<void(int rank, std::vector<Holding>& list)>;
+struct MatrixNumber {
+  int64_t tensor = 0, index = 0;
+};
+// Appends the holdings of `rank` in their order in its memory: all, or those of one tensor, of
+// which it may leave out any that hold nothing of the one matrix.
+using HoldingsOf = std::function<void(int rank, const std::optional<MatrixNumber>& only,
+                                      std::vector<Holding>& list)>;
 
 // Whole matrices side by side in one holding of this rank.
 struct MuonStack {
@@ -58,8 +65,9 @@ struct MuonStack {
 // Elements of one rank that are one stretch of its memory, inside one matrix.
 struct MuonSegment {
   int rank = 0;
-  int64_t holding = 0, begin = 0, length = 0;  // elements [begin, begin + length) of the holding
-  Box box;                                     // elements [box_begin, box_begin + length) of it
+  int64_t holding = 0;            // its number in the rank's list; -1: another rank's
+  int64_t begin = 0, length = 0;  // elements [begin, begin + length) of the holding
+  Box box;                        // elements [box_begin, box_begin + length) of it
   int64_t box_begin = 0;
   int64_t at = 0;  // its place in the gathered matrix; see MuonMatrix::packed
 };
@@ -88,7 +96,43 @@ struct MuonPlan {
   std::vector<MuonMatrix> matrices;  // by round, tensor, index, cover
 };
 
-MuonPlan plan_muon(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank,
-                   int num_ranks, MuonMode mode);
+// The plans of all ranks.
+class MuonPlans {
+ public:
+  MuonPlans(std::vector<MuonTensor> tensors, HoldingsOf holdings, int num_ranks, MuonMode mode);
+  // From any thread, if the holdings may be asked for from any.
+  MuonPlan of(int rank) const;
+
+ private:
+  struct Share;
+  struct Holder;
+  class Rounds;
+  // A split matrix of one cover.
+  struct Split {
+    int32_t matrix, cover;  // matrices are numbered over all tensors
+    int32_t owner, round;
+    size_t first_holder, end_holder;  // in holders_
+  };
+  std::vector<Share> find_shares();
+  void assign(std::span<const Share> shares, Rounds& rounds);
+  Holder choose_owner(std::span<const Holder> holders) const;
+  size_t split_of(int32_t matrix, int cover) const;
+  MuonMatrix matrix_of(const Split& split) const;
+  void add_segments_of_others(const Split& split, int rank, MuonMatrix& m) const;
+  void place_segments(MuonMatrix& m) const;
+  int32_t number(int64_t tensor, int64_t index) const {
+    return int32_t(first_number_[size_t(tensor)] + index);
+  }
+
+  const std::vector<MuonTensor> tensors_;
+  const HoldingsOf holdings_;
+  const int num_ranks_;
+  const MuonMode mode_;
+  std::vector<MatrixShape> matrix_;    // by tensor
+  std::vector<int64_t> first_number_;  // by tensor; then the number of all matrices
+  std::vector<int64_t> work_;          // by rank
+  std::vector<Split> splits_;          // by matrix, cover
+  std::vector<int32_t> holders_;       // of all splits: their ranks, ascending
+};
 
 }  // namespace ashlar::parallel

@@ -42,7 +42,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   if (parallel_.tp > 1) share_layers();
   if (parallel_.ep > 1) share_experts();
   if (parallel_.tp > 1) sum_partial(allocator);
-  shard_state(allocator);
+  shard_state(allocator, options.muon_plans);
 }
 
 RankModel::~RankModel() = default;
@@ -178,8 +178,10 @@ void RankModel::sum_partial(Allocator& allocator) {
   if (partial_->empty()) partial_.reset();
 }
 
-void RankModel::shard_state(Allocator& allocator) {
+void RankModel::shard_state(Allocator& allocator, SharedMuonPlans* plans) {
   zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, recipe_.optim, groups_, *model_);
+  muon_ = std::make_unique<MuonMatrices>(groups_, model_->spec(), parallel_, *zero_, recipe_.optim,
+                                         model_->types(), plans);
 }
 
 // --- a step ---
@@ -335,12 +337,6 @@ void RankModel::reduce() {
 }
 
 // --- queries ---
-
-std::unique_ptr<optim::Matrices> RankModel::make_matrices(
-    Allocator& allocator, const std::vector<Parameter>& parameters) const {
-  return parallel::make_matrices(allocator, groups_, model_->spec(), parallel_, *zero_, parameters,
-                                 recipe_.optim, model_->types());
-}
 
 int64_t RankModel::micro_batches_per_step() const {
   return recipe_.train.global_batch / recipe_.train.micro_batch / parallel_.dp;

@@ -53,6 +53,8 @@ class EpExchange;
 class ExpertSums;
 class TpSums;
 class HeadSums;
+class MuonMatrices;
+class SharedMuonPlans;
 class Zero;
 
 // Whole rows, train.micro_batch of data.sequence_length tokens; the same on ranks that share
@@ -69,6 +71,7 @@ struct RankModelOptions {
   // The memory for the products that a micro-batch defers, as a dry run found it
   // (late_peak_bytes); absent: it is counted, on meta only.
   std::optional<int64_t> late_bytes{};
+  SharedMuonPlans* muon_plans = nullptr;  // of all trainers of a dry run (muon_holdings.h)
 };
 
 class RankModel {
@@ -133,11 +136,9 @@ class RankModel {
   std::vector<Parameter> all_parameters() const;
   std::vector<LogicalTensor> all_buffers() const;
 
-  // The part of Muon that makes matrices orthogonal, where ranks keep parts of them.  parameters:
-  // those above, with kinds and numbers of matrices as the recipe chooses (optim::apply_spec).
-  // This model must outlive the result.
-  std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
-                                                 const std::vector<Parameter>& parameters) const;
+  // The part of Muon that makes matrices orthogonal, where ranks keep parts of them.
+  const MuonMatrices& muon() const { return *muon_; }
+  const Zero& zero() const { return *zero_; }
 
   // Loads of experts (step_loads.h).  loads() are of the last micro-batch: of all data ranks where
   // moe.balance.scope is micro_batch.  Those of the step are of all data ranks after reduce.
@@ -169,11 +170,11 @@ class RankModel {
   void lay_out_activations(Allocator& allocator, int64_t num_halos);
   void lay_out_late_products(Allocator& allocator, std::optional<int64_t> bytes);  // pp
   void lay_out_inputs(Allocator& allocator);
-  void share_sequences(Allocator& allocator);  // cp
-  void share_layers();                         // tp
-  void share_experts();                        // ep
-  void sum_partial(Allocator& allocator);      // tp
-  void shard_state(Allocator& allocator);      // zero
+  void share_sequences(Allocator& allocator);                      // cp
+  void share_layers();                                             // tp
+  void share_experts();                                            // ep
+  void sum_partial(Allocator& allocator);                          // tp
+  void shard_state(Allocator& allocator, SharedMuonPlans* plans);  // zero
 
   nn::Keep keep() const;
   CpSplit cp_split() const;
@@ -223,6 +224,7 @@ class RankModel {
   std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial
   std::unique_ptr<PpTransfers> pp_;          // null: pp 1
   std::unique_ptr<Zero> zero_;
+  std::unique_ptr<MuonMatrices> muon_;
   StageProgram step_program_, evaluation_program_;
   std::vector<bool> accumulates_;  // by chunk: its gradients are not the first of the step
   bool in_step_ = false;           // not reduced yet

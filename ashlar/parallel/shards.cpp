@@ -63,6 +63,10 @@ Range Shards::piece(int64_t unit, int64_t index, int rank) const {
 }
 
 std::vector<Range> Shards::kept(int64_t unit, int rank) const {
+  return kept(unit, rank, {0, unit_numel_[size_t(unit)]});
+}
+
+std::vector<Range> Shards::kept(int64_t unit, int rank, const Range& within) const {
   std::vector<Range> ranges;
   if (layout_ == ShardLayout::kContiguous) {  // pieces of buckets that touch
     const int64_t unit_begin = unit_begin_[size_t(unit)];
@@ -71,7 +75,8 @@ std::vector<Range> Shards::kept(int64_t unit, int rank) const {
     if (!all.empty()) ranges.push_back(all);
     return ranges;
   }
-  for (int64_t b = 0; b < num_buckets(unit); ++b) {
+  const int64_t end = ceil_div(within.end, bucket_numel_);
+  for (int64_t b = within.begin / bucket_numel_; b < end; ++b) {
     const Range part = piece(unit, b, rank);
     if (part.empty()) continue;
     if (!ranges.empty() && ranges.back().end == part.begin)

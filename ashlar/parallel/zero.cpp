@@ -57,14 +57,11 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
       overlap_(spec.overlap),
       packed_(operand_layout(ctx, 1, 64, 64, model.types().compute, true).forward_numel > 0),
       slots_are_read_(!packed_ || model.weights().share.units.has_cut_units()),
-      mesh_(groups.mesh()),
       ends_(groups.ends()),
-      families_{make_family(spec, optim, groups.data(), kWhole),
-                make_family(spec, optim, groups.heads_data(), kHeads),
-                make_family(spec, optim, groups.cuts_data(), kWidths),
-                make_family(spec, optim, groups.experts_data(), kExperts),
-                make_family(spec, optim, groups.data(), kEmbedding),
-                make_family(spec, optim, groups.data(), kRoot)},
+      families_{&groups.data(),         &groups.heads_data(), &groups.cuts_data(),
+                &groups.experts_data(), &groups.data(),       &groups.data()},
+      map_(make_map(groups.mesh(), spec, optim)),
+      kept_(size_t(model.num_units())),
       units_(size_t(model.num_units())),
       blocks_(size_t(model.spec().num_blocks())),
       counts_(size_t(groups.data().size())) {
@@ -72,8 +69,10 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
     units_[u].gather.reserve(size_t(shards_of(int64_t(u)).num_buckets(int64_t(u))));
     units_[u].reduce.reserve(size_t(shards_of(int64_t(u)).num_buckets(int64_t(u))));
   }
-  if (sharded()) lay_out_shards(allocator);
-  list_parameters();
+  if (sharded()) lay_out_shards(allocator, groups.rank());
+  placed_ = list_placed();
+  parameters_ = parameters_of(groups.rank(), kept_, {weights_.tensor, gradients_.tensor},
+                              [&](const nn::ParameterInfo& info) { infos_.push_back(info); });
   list_packed_rows(ctx);
 }
 
@@ -84,8 +83,9 @@ std::pair<int64_t, int64_t> Zero::units_of(int64_t block) const {
 
 std::span<const int64_t> Zero::counts_of(int64_t unit, int64_t bucket) {
   const auto num_ranks = size_t(ranks_of(unit).size());
+  const Shards& shards = shards_of(unit);
   for (size_t rank = 0; rank < num_ranks; ++rank)
-    counts_[rank] = shards_of(unit).piece(unit, bucket, int(rank)).size();
+    counts_[rank] = shards.piece(unit, bucket, int(rank)).size();
   return std::span(counts_).first(num_ranks);
 }
 
@@ -215,8 +215,9 @@ void Zero::copy_kept(int64_t unit, const Tensor& whole) {
   place.block = int16_t(model_.flat().units.block_of(unit));
   place.branch = TracePlace::Branch::kNone;
   if (trace) trace->enter(place);
-  for (size_t i = 0; i < u.kept.size(); ++i)
-    copy(gather_ctx_, kept_weights(unit, i), part(whole, u.kept[i]));
+  const std::vector<Range>& kept = kept_[size_t(unit)].ranges;
+  for (size_t i = 0; i < kept.size(); ++i)
+    copy(gather_ctx_, kept_weights(unit, i), part(whole, kept[i]));
   if (trace) trace->enter(before);
 }
 
@@ -275,8 +276,9 @@ void Zero::finish_reduce(const Context& ctx, int64_t unit) {
   u.reducing = false;
   if (stage_ < 2 || is_root(unit)) return;
   const Tensor whole = model_.unit_gradients(unit);
-  for (size_t i = 0; i < u.kept.size(); ++i) {
-    const Tensor from = part(whole, u.kept[i]), to = kept_gradients(unit, i);
+  const std::vector<Range>& kept = kept_[size_t(unit)].ranges;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const Tensor from = part(whole, kept[i]), to = kept_gradients(unit, i);
     u.overwrites ? copy(ctx, from, to) : add(ctx, from, to);
   }
 }
@@ -299,7 +301,7 @@ void Zero::sum_over_ends() {
   const int64_t unit = model_.num_units() - 1;
   const Tensor whole = model_.unit_gradients(unit);
   if (!sharded()) return ends_->all_reduce(whole, whole, "ends").wait();
-  for (const Range& kept : units_[size_t(unit)].kept)
+  for (const Range& kept : kept_[size_t(unit)].ranges)
     ends_->all_reduce(part(whole, kept), part(whole, kept), "ends").wait();
 }
 

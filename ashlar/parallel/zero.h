@@ -47,6 +47,8 @@
 //          updated.  In a pipeline blocks run in the order of its program (program.h).
 #pragma once
 
+#include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,7 +56,7 @@
 #include "ashlar/nn/model.h"
 #include "ashlar/parallel/mesh.h"
 #include "ashlar/parallel/placement.h"
-#include "ashlar/parallel/shards.h"
+#include "ashlar/parallel/shard_map.h"
 
 namespace ashlar::parallel {
 
@@ -70,18 +72,23 @@ class Zero final : public nn::Residency {
 
   int stage() const { return stage_; }
   // The group that shares the unit, and the cuts of the unit among its ranks.
-  comm::Group& ranks_of(int64_t unit) const { return *family_of(unit).ranks; }
-  const Shards& shards_of(int64_t unit) const { return family_of(unit).shards; }
-  // The number of adjacent data ranks that hold different parts of the unit's tensors.
-  int num_parts(int64_t unit) const { return family_of(unit).stride; }
-  // The ranges of a sharded unit that a rank of the model group keeps.
-  std::vector<Range> kept(int64_t unit, int world_rank) const;
+  comm::Group& ranks_of(int64_t unit) const { return *families_[index_of(unit)]; }
+  const Shards& shards_of(int64_t unit) const { return map_->shards_of(unit); }
+  // The parts that all ranks of the model group keep; it may outlive this object.
+  const std::shared_ptr<const ShardMap>& map() const { return map_; }
   // The cost of the copies with which a rank of the model group has begun its gathers since the
   // last `begin`: all ranks of a family gather equally often, and each copies what it keeps.
   kernels::Cost gather_cost(int world_rank) const;
   // The parts of the trained tensors that this rank keeps, and in the same order their tensors.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<nn::ParameterInfo>& infos() const { return infos_; }
+  // On meta: the same parameters of another rank that has the same share of the model, and the
+  // elements of blocks that it keeps.
+  struct OfRank {
+    std::vector<Parameter> parameters;
+    int64_t block_numel = 0;
+  };
+  OfRank of_rank(int world_rank) const;
 
   // Every rank calls, in this order:
   //
@@ -110,31 +117,36 @@ class Zero final : public nn::Residency {
   struct Unit {
     std::vector<comm::Work> gather, reduce;
     bool gathering = false, reducing = false;
-    bool overwrites = false;       // the gradients in reduction are the first of the step
-    bool ready = false;            // its operands are packed from the current weights
-    bool updated = false;          // those in packed_in_updates_ are
-    int64_t num_gathers = 0;       // since begin
-    std::vector<Range> kept;       // this rank's
-    std::vector<int64_t> kept_at;  // where these begin in weights_ and gradients_
+    bool overwrites = false;  // the gradients in reduction are the first of the step
+    bool ready = false;       // its operands are packed from the current weights
+    bool updated = false;     // those in packed_in_updates_ are
+    int64_t num_gathers = 0;  // since begin
+  };
+  // The ranges of a unit that a rank keeps, and where they begin in its weights and gradients.
+  struct Kept {
+    std::vector<Range> ranges;
+    std::vector<int64_t> begins;
+  };
+  // A tensor of the flat state, or a part of it.
+  struct Placed {
+    const nn::ParameterInfo* info;
+    Placement place;
+    nn::FlatRange at;
   };
   struct Block {
     int64_t made = 0, to_make = 0;  // gradients made since begin, and gradients to come
   };
-  // Units that the same ranks share.  With contiguous shards they form one row.  The root is a row
-  // of its own for two reasons: all ranks keep rows of the embedding beside experts, where a few
-  // would otherwise keep nothing else; and every tp rank holds nearly all of the root, so a rank
-  // writes less of a shard of it to checkpoints than of a shard of blocks.
-  struct Family {
-    comm::Group* ranks;
-    Shards shards;  // for all units; units of other families are empty here
-    int stride;     // the ranks of the family are every stride-th of the data group
-  };
-  // kHeads includes tensors cut by width, if the same ranks share both.
-  enum FamilyIndex : size_t { kWhole, kHeads, kWidths, kExperts, kEmbedding, kRoot };
-  FamilyIndex index_of(int64_t unit) const;
-  const Family& family_of(int64_t unit) const { return families_[index_of(unit)]; }
-  Family make_family(const ParallelSpec&, const OptimSpec&, comm::Group& ranks,
-                     FamilyIndex index) const;
+  // Units that the same ranks share (ShardMap::Family).  The root is a row of its own for two
+  // reasons: all ranks keep rows of the embedding beside experts, where a few would otherwise keep
+  // nothing else; and every tp rank holds nearly all of the root, so a rank writes less of a shard
+  // of it to checkpoints than of a shard of blocks.  kHeads includes tensors cut by width, if the
+  // same ranks share both.
+  enum FamilyIndex : size_t { kWhole, kHeads, kWidths, kExperts, kEmbedding, kRoot, kNumFamilies };
+  FamilyIndex index_of(int64_t unit) const { return FamilyIndex(map_->family_of(unit)); }
+  FamilyIndex choose_family(int64_t unit) const;
+  std::shared_ptr<const ShardMap> make_map(const Mesh&, const ParallelSpec&,
+                                           const OptimSpec&) const;
+  ShardMap::Family make_family(const ParallelSpec&, const OptimSpec&, FamilyIndex index) const;
   std::vector<Stretch> row_of(const OptimSpec&, std::span<const int64_t> unit_numel) const;
 
   bool sharded() const { return stage_ > 0; }
@@ -149,14 +161,26 @@ class Zero final : public nn::Residency {
   static Tensor part(const Tensor& vector, const Range& range) {
     return vector.slice(range.begin, range.end);
   }
-  void lay_out_shards(Allocator&);
-  void list_parameters();
+  void lay_out_shards(Allocator&, int world_rank);
+  std::pair<std::vector<Kept>, int64_t> kept_by(int world_rank) const;
+  std::vector<Placed> list_placed() const;
+  // The parameters of a rank that keeps these parts, in `shard`.  each: gets their tensors.
+  struct Shard {
+    Tensor weights, gradients;  // of the blocks; see weights_
+  };
+  std::vector<Parameter> parameters_of(int world_rank, const std::vector<Kept>&, const Shard&,
+                                       function_ref<void(const nn::ParameterInfo&)> each) const;
   void list_packed_rows(const kernels::Context&);
-  void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&);
-  void add_parameter(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&,
-                     const Range& part, const Tensor& value, const Tensor& gradient);
-  Tensor kept_weights(int64_t unit, size_t range) const;
-  Tensor kept_gradients(int64_t unit, size_t range) const;
+  Parameter parameter_at(const Placed&, int world_rank, const Range& part, const Tensor& value,
+                         const Tensor& gradient) const;
+  Tensor kept_weights(int64_t unit, const Kept&, size_t range, const Tensor& weights) const;
+  Tensor kept_gradients(int64_t unit, const Kept&, size_t range, const Tensor& gradients) const;
+  Tensor kept_weights(int64_t unit, size_t range) const {
+    return kept_weights(unit, kept_[size_t(unit)], range, weights_.tensor);
+  }
+  Tensor kept_gradients(int64_t unit, size_t range) const {
+    return kept_gradients(unit, kept_[size_t(unit)], range, gradients_.tensor);
+  }
 
   void bring(const kernels::Context&, int64_t unit);
   void bring_block(const kernels::Context&, int64_t block);
@@ -182,12 +206,14 @@ class Zero final : public nn::Residency {
   const bool overlap_;
   const bool packed_;          // kernels read packed operands only
   const bool slots_are_read_;  // a running block reads whole weights too
-  const Mesh mesh_;
-  comm::Group* const ends_;  // null: no other stage holds the embedding
-  const std::vector<Family> families_;
+  comm::Group* const ends_;    // null: no other stage holds the embedding
+  const std::array<comm::Group*, kNumFamilies> families_;
+  const std::shared_ptr<const ShardMap> map_;
+  std::vector<Kept> kept_;           // by unit; empty without shards
   OwnedTensor weights_, gradients_;  // the kept ranges of the blocks, one after another
   std::vector<Unit> units_;
   std::vector<Block> blocks_;
+  std::vector<Placed> placed_;
   std::vector<Parameter> parameters_;
   std::vector<nn::ParameterInfo> infos_;
   std::vector<kernels::PackedRows> packed_rows_;

@@ -1,6 +1,7 @@
 // The state that a rank keeps under ZeRO: the ranks that share each unit, the place of its shard,
 // and the parameters that the optimizer sees.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "ashlar/optim/optimizer.h"
@@ -28,7 +29,7 @@ int64_t weight_of(const nn::ParameterInfo& info, const nn::Share& share, const O
 
 }  // namespace
 
-Zero::FamilyIndex Zero::index_of(int64_t unit) const {
+Zero::FamilyIndex Zero::choose_family(int64_t unit) const {
   switch (model_.flat().units.kind_of(unit)) {
     case nn::UnitKind::kHeads:
       return kHeads;
@@ -74,29 +75,31 @@ std::vector<Stretch> Zero::row_of(const OptimSpec& optim,
   return row;
 }
 
-Zero::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim, comm::Group& ranks,
-                               FamilyIndex index) const {
+std::shared_ptr<const ShardMap> Zero::make_map(const Mesh& mesh, const ParallelSpec& spec,
+                                               const OptimSpec& optim) const {
+  std::vector<ShardMap::Family> families;
+  for (size_t index = 0; index < kNumFamilies; ++index)
+    families.push_back(make_family(spec, optim, FamilyIndex(index)));
+  std::vector<size_t> family_of_unit;
+  for (int64_t unit = 0; unit < model_.num_units(); ++unit)
+    family_of_unit.push_back(choose_family(unit));
+  return std::make_shared<ShardMap>(mesh, stage_, std::move(families), std::move(family_of_unit));
+}
+
+ShardMap::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim,
+                                   FamilyIndex index) const {
   std::vector<int64_t> numel = model_.flat().unit_numel;
   for (size_t u = 0; u < numel.size(); ++u)
-    if (index_of(int64_t(u)) != index) numel[u] = 0;
+    if (choose_family(int64_t(u)) != index) numel[u] = 0;
   const int64_t width = size_of(model_.types().stream);
   const std::vector<Stretch> row = row_of(optim, numel);
-  return {&ranks,
-          Shards(std::move(numel), row, ranks.size(), spec.zero_layout,
+  return {Shards(std::move(numel), row, families_[index]->size(), spec.zero_layout,
                  std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
           index == kExperts  ? int(spec.ep)
           : index == kHeads  ? num_head_shares(spec, model_.spec())
           : index == kWidths ? int(spec.tsp)
-                             : 1};
-}
-
-std::vector<Range> Zero::kept(int64_t unit, int world_rank) const {
-  const int data = mesh_.number_within(world_rank, kTokenAxes);
-  const Family& family = family_of(unit);
-  const int shard = index_of(unit) == kExperts
-                        ? expert_shard(data, families_[kWhole].ranks->size(), family.stride)
-                        : data / family.stride;
-  return family.shards.kept(unit, shard);
+                             : 1,
+          index == kExperts};
 }
 
 kernels::Cost Zero::gather_cost(int world_rank) const {
@@ -105,54 +108,102 @@ kernels::Cost Zero::gather_cost(int world_rank) const {
     if (units_[u].num_gathers == 0) continue;
     const DType gathered = model_.unit_weights(int64_t(u)).dtype;
     const int64_t width = size_of(weights_.tensor.dtype) + size_of(gathered);
-    for (const Range& range : kept(int64_t(u), world_rank))
+    for (const Range& range : map_->kept(int64_t(u), world_rank))
       cost.bytes += units_[u].num_gathers * range.size() * width;
   }
   return cost;
 }
 
-void Zero::lay_out_shards(Allocator& allocator) {
+// What a rank keeps of each unit, and the elements of blocks among it.
+std::pair<std::vector<Zero::Kept>, int64_t> Zero::kept_by(int world_rank) const {
+  std::vector<Kept> units(units_.size());
   int64_t numel = 0;
-  for (size_t u = 0; u < units_.size(); ++u) {
-    Unit& unit = units_[u];
-    unit.kept = shards_of(int64_t(u)).kept(int64_t(u), ranks_of(int64_t(u)).rank());
+  for (size_t u = 0; u < units.size(); ++u) {
+    units[u].ranges = map_->kept(int64_t(u), world_rank);
     if (is_root(int64_t(u))) continue;
-    for (const Range& range : unit.kept) {
-      unit.kept_at.push_back(numel);
+    for (const Range& range : units[u].ranges) {
+      units[u].begins.push_back(numel);
       numel += range.size();
     }
   }
+  return {std::move(units), numel};
+}
+
+void Zero::lay_out_shards(Allocator& allocator, int world_rank) {
+  int64_t numel = 0;
+  std::tie(kept_, numel) = kept_by(world_rank);
   const DType stream = model_.types().stream;
   weights_ = make_tensor(allocator, stream, {numel}, Tag::kWeights);
   if (stage_ >= 2) gradients_ = make_tensor(allocator, stream, {numel}, Tag::kGradients);
 }
 
-// Range number `range` of those that this rank keeps of a unit.
-Tensor Zero::kept_weights(int64_t unit, size_t range) const {
-  const Unit& u = units_[size_t(unit)];
-  if (is_root(unit)) return part(model_.unit_weights(unit), u.kept[range]);
-  return weights_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
+// Range number `range` of those that a rank keeps of a unit.
+Tensor Zero::kept_weights(int64_t unit, const Kept& kept, size_t range,
+                          const Tensor& weights) const {
+  const Range& r = kept.ranges[range];
+  if (is_root(unit)) return part(model_.unit_weights(unit), r);
+  return weights.slice(kept.begins[range], kept.begins[range] + r.size());
 }
 
-Tensor Zero::kept_gradients(int64_t unit, size_t range) const {
-  const Unit& u = units_[size_t(unit)];
-  if (is_root(unit) || stage_ < 2) return part(model_.unit_gradients(unit), u.kept[range]);
-  return gradients_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
+Tensor Zero::kept_gradients(int64_t unit, const Kept& kept, size_t range,
+                            const Tensor& gradients) const {
+  const Range& r = kept.ranges[range];
+  if (is_root(unit) || stage_ < 2) return part(model_.unit_gradients(unit), r);
+  return gradients.slice(kept.begins[range], kept.begins[range] + r.size());
 }
 
-void Zero::list_parameters() {
+std::vector<Zero::Placed> Zero::list_placed() const {
+  std::vector<Placed> list;
   size_t next = 0;
   const nn::Share& share = model_.weights().share;
   model_.weights().for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
     if (info.buffer) return;
     nn::FlatRange at = model_.flat().ranges[next++];
-    for (const Placement& place : placements(info, share)) {
+    for (Placement& place : placements(info, share)) {
       at.numel = place.numel();
-      list_placed(info, place, at);
+      list.push_back({&info, std::move(place), at});
       at.offset += at.numel;
     }
   });
   ASHLAR_ASSERT(next == model_.flat().ranges.size());
+  return list;
+}
+
+std::vector<Parameter> Zero::parameters_of(
+    int world_rank, const std::vector<Kept>& units, const Shard& shard,
+    function_ref<void(const nn::ParameterInfo&)> each) const {
+  std::vector<Parameter> list;
+  for (const Placed& placed : placed_) {
+    const int64_t unit = placed.at.unit;
+    const Range all{placed.at.offset, placed.at.offset + placed.at.numel};
+    const auto add = [&](const Range& range, const Tensor& value, const Tensor& gradient) {
+      list.push_back(parameter_at(placed, world_rank, range, value, gradient));
+      each(*placed.info);
+    };
+    if (!sharded()) {
+      add(all, part(model_.unit_weights(unit), all), part(model_.unit_gradients(unit), all));
+      continue;
+    }
+    const Kept& kept = units[size_t(unit)];
+    const auto before = [&](const Range& range, int64_t at) { return range.end <= at; };
+    const auto first = std::lower_bound(kept.ranges.begin(), kept.ranges.end(), all.begin, before);
+    for (auto i = size_t(first - kept.ranges.begin()); i < kept.ranges.size(); ++i) {
+      const Range &range = kept.ranges[i], mine = intersect(range, all);
+      if (range.begin >= all.end) break;
+      if (mine.empty()) continue;
+      const Range in_kept{mine.begin - range.begin, mine.end - range.begin};
+      add(mine, part(kept_weights(unit, kept, i, shard.weights), in_kept),
+          part(kept_gradients(unit, kept, i, shard.gradients), in_kept));
+    }
+  }
+  return list;
+}
+
+Zero::OfRank Zero::of_rank(int world_rank) const {
+  if (!sharded()) return {parameters_of(world_rank, {}, {}, [](const nn::ParameterInfo&) {}), 0};
+  const auto [kept, numel] = kept_by(world_rank);
+  const Tensor shard{nullptr, model_.types().stream, Device::kMeta, {numel}};
+  return {parameters_of(world_rank, kept, {shard, shard}, [](const nn::ParameterInfo&) {}), numel};
 }
 
 void Zero::list_packed_rows(const kernels::Context& ctx) {
@@ -183,40 +234,23 @@ void Zero::list_packed_rows(const kernels::Context& ctx) {
   ASHLAR_ASSERT(next == parameters_.size());
 }
 
-// `at`: the place of these elements in the flat state.
-void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
-                       const nn::FlatRange& at) {
-  const Range all{at.offset, at.offset + at.numel};
-  if (!sharded())
-    return add_parameter(info, place, at, all, part(model_.unit_weights(at.unit), all),
-                         part(model_.unit_gradients(at.unit), all));
-  const Unit& unit = units_[size_t(at.unit)];
-  for (size_t i = 0; i < unit.kept.size(); ++i) {
-    const Range mine = intersect(unit.kept[i], all);
-    if (mine.empty()) continue;
-    const Range in_kept{mine.begin - unit.kept[i].begin, mine.end - unit.kept[i].begin};
-    add_parameter(info, place, at, mine, part(kept_weights(at.unit, i), in_kept),
-                  part(kept_gradients(at.unit, i), in_kept));
-  }
-}
-
-void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
-                         const nn::FlatRange& at, const Range& range, const Tensor& value,
-                         const Tensor& gradient) {
-  Parameter& p = parameters_.emplace_back(parameter_of(info, model_.types().stream));
+Parameter Zero::parameter_at(const Placed& placed, int world_rank, const Range& range,
+                             const Tensor& value, const Tensor& gradient) const {
+  const Placement& place = placed.place;
+  const int64_t unit = placed.at.unit;
+  Parameter p = parameter_of(*placed.info, model_.types().stream);
   p.boxes = place.boxes;
   p.local_shape = place.local_shape;
-  p.begin = range.begin - at.offset;
-  p.end = range.end - at.offset;
+  p.begin = range.begin - placed.at.offset;
+  p.end = range.end - placed.at.offset;
   p.value = value;
   p.gradient = gradient;
   // Without shards every rank of the family keeps a copy.
-  const comm::Group& ranks = ranks_of(at.unit);
-  const int data_copies = sharded() ? 1 : ranks.size();
-  p.copy = place.copy * data_copies + (sharded() ? 0 : ranks.rank());
+  const int data_copies = sharded() ? 1 : ranks_of(unit).size();
+  p.copy = place.copy * data_copies + (sharded() ? 0 : map_->number_of(unit, world_rank));
   p.num_copies = place.num_copies * data_copies;
-  p.keepers = int(index_of(at.unit));
-  infos_.push_back(info);
+  p.keepers = int(index_of(unit));
+  return p;
 }
 
 }  // namespace ashlar::parallel

@@ -5,12 +5,13 @@
 
 #include "ashlar/kernels/update.h"
 #include "ashlar/optim/schedule.h"
+#include "ashlar/parallel/muon_holdings.h"
 
 namespace ashlar::train {
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
                  comm::Group& ranks, std::optional<StepMemory> memory,
-                 const kernels::ProductTable* products)
+                 const kernels::ProductTable* products, parallel::SharedMuonPlans* muon_plans)
     // Members point at those declared before them.
     : workspace_(memory ? Arena(allocator, memory->workspace_bytes, Tag::kWorkspace)
                         : Arena(Device::kMeta)),
@@ -20,7 +21,8 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
            .trace = &ranks.trace(),
            .products = products},
       model_(ctx_, allocator, recipe, resolve_parallel(recipe, ranks.size()), ranks, compute,
-             {.late_bytes = memory ? std::optional(memory->late_bytes) : std::nullopt}),
+             {.late_bytes = memory ? std::optional(memory->late_bytes) : std::nullopt,
+              .muon_plans = muon_plans}),
       optimizer_(make_optimizer(allocator, compute)),
       balancer_(make_balancer(allocator)) {
   ASHLAR_ASSERT(memory || allocator.device() == Device::kMeta);
@@ -30,7 +32,7 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
 optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) const {
   std::vector<Parameter> parameters = model_.parameters();
   optim::apply_spec(recipe().optim, parameters);
-  auto matrices = model_.make_matrices(allocator, parameters);
+  auto matrices = model_.muon().make(allocator, model_.muon().group(), parameters);
   return optim::Optimizer(allocator, std::move(parameters), recipe().optim, compute,
                           std::move(matrices));
 }

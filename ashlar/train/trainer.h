@@ -51,9 +51,11 @@ class Trainer {
  public:
   // memory: what a dry run of the step found; absent: it is counted (meta device only).
   // products: outlives the trainer; null: the kernels follow their rules.
+  // muon_plans: see parallel::RankModelOptions.
   Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
           comm::Group& ranks, std::optional<StepMemory> memory,
-          const kernels::ProductTable* products = nullptr);
+          const kernels::ProductTable* products = nullptr,
+          parallel::SharedMuonPlans* muon_plans = nullptr);
   Trainer(const Trainer&) = delete;
 
   void initialize() { model_.initialize(); }  // weights from the seed

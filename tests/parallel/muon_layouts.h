@@ -55,11 +55,20 @@ struct Layout {
       if (tensors[size_t(kept.tensor)].muon)
         list.push_back({number[size_t(kept.tensor)], kept.cover, kept.boxes, kept.begin, kept.end});
   }
-  MuonPlan plan(int rank, MuonMode mode) const {
-    return plan_muon(
-        muon_tensors(), [&](int r, std::vector<Holding>& list) { add_holdings(r, list); }, rank,
-        num_ranks(), mode);
+  MuonPlans plans(MuonMode mode) const {  // as long as this layout
+    return {muon_tensors(),
+            [this](int rank, const std::optional<MatrixNumber>& only, std::vector<Holding>& list) {
+              const size_t before = list.size();
+              add_holdings(rank, list);
+              if (only)
+                list.erase(
+                    std::remove_if(list.begin() + int64_t(before), list.end(),
+                                   [&](const Holding& h) { return h.tensor != only->tensor; }),
+                    list.end());
+            },
+            num_ranks(), mode};
   }
+  MuonPlan plan(int rank, MuonMode mode) const { return plans(mode).of(rank); }
 };
 
 // Index in the tensor of every element kept, in order.

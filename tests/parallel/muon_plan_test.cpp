@@ -13,12 +13,12 @@ namespace {
 
 using namespace testing_support;
 
-class MuonPlans : public testing::TestWithParam<size_t> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, MuonPlans, testing::Range<size_t>(0, all_layouts().size()),
+class MuonPlanLayouts : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, MuonPlanLayouts, testing::Range<size_t>(0, all_layouts().size()),
                          [](const auto& info) { return all_layouts()[info.param].name; });
 
 // The plans that ranks make alone fit together, and follow the rules of muon_plan.h.
-TEST_P(MuonPlans, OfAllRanksAgree) {
+TEST_P(MuonPlanLayouts, OfAllRanksAgree) {
   const Layout layout = all_layouts()[GetParam()];
   const Shares shares = shares_of(layout);
   for (const MuonMode mode : kModes) {
