@@ -260,8 +260,12 @@ void Collective::barrier() {
 
 void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
                            function_ref<void(int64_t begin)> after) {
+  if (meta_) {
+    count_alone(begins_.back() - chunk(rank_), (size_ - 1) * chunk(rank_));
+    return after(0);
+  }
   auto& sources = lane_.scratch.sources;
-  const int64_t slices = meta_ ? 1 : num_slices(longest_chunk() * width_, size_, staging_bytes_);
+  const int64_t slices = num_slices(longest_chunk() * width_, size_, staging_bytes_);
   for (int64_t slice = 0; slice < slices; ++slice) {
     const int64_t begin = slice * slice_;
     const int64_t own = left(chunk(rank_), begin);
@@ -277,17 +281,25 @@ void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
       sources.push_back(here);
     }
     exchange();
-    if (!meta_) sum_in_order(op_.in.dtype, sources, target(begin), own);
+    sum_in_order(op_.in.dtype, sources, target(begin), own);
     after(begin);
   }
 }
 
 void Collective::gather_chunks() {
+  if (meta_) return count_alone((size_ - 1) * chunk(rank_), begins_.back() - chunk(rank_));
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     send(rank, at(op_.out, begins_[size_t(rank_)]), chunk(rank_) * width_);
     receive(rank, at(op_.out, begins_[size_t(rank)]), chunk(rank) * width_);
   }
+  exchange();
+}
+
+// A round on meta among all ranks, of so many elements here: a list of its messages would be long.
+void Collective::count_alone(int64_t sent, int64_t received) {
+  moved_.sent_bytes += sent * width_;
+  moved_.received_bytes += received * width_;
   exchange();
 }
 

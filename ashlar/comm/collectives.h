@@ -33,6 +33,7 @@ class Collective {
   void sum_chunk(function_ref<std::byte*(int64_t begin)> target,
                  function_ref<void(int64_t begin)> after);
   void gather_chunks();  // receives the other chunks of out, each from its rank
+  void count_alone(int64_t sent, int64_t received);
 
   bool in_place() const { return op_.in.data && op_.in.data == op_.out.data; }
   int64_t longest_chunk() const;
