@@ -75,7 +75,7 @@ std::vector<Range> Shards::kept(int64_t unit, int rank, const Range& within) con
     if (!all.empty()) ranges.push_back(all);
     return ranges;
   }
-  const int64_t end = ceil_div(within.end, bucket_numel_);
+  const int64_t end = std::min(num_buckets(unit), ceil_div(within.end, bucket_numel_));
   for (int64_t b = within.begin / bucket_numel_; b < end; ++b) {
     const Range part = piece(unit, b, rank);
     if (part.empty()) continue;

@@ -40,7 +40,7 @@ class Shards {
   Range piece(int64_t unit, int64_t index, int rank) const;  // the rank's part of the bucket
   // The ranges of a unit that the rank keeps: disjoint, in order, each as long as possible.
   std::vector<Range> kept(int64_t unit, int rank) const;
-  // Those that lie in `within`, at least; at its ends they may be longer.
+  // The same ranges as far as they lie in `within`; they may go on beyond its ends.
   std::vector<Range> kept(int64_t unit, int rank, const Range& within) const;
   int64_t kept_numel(int64_t unit, int rank) const;
 

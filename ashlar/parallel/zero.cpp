@@ -25,6 +25,7 @@
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "ashlar/kernels/copy.h"
@@ -69,9 +70,13 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
     units_[u].gather.reserve(size_t(shards_of(int64_t(u)).num_buckets(int64_t(u))));
     units_[u].reduce.reserve(size_t(shards_of(int64_t(u)).num_buckets(int64_t(u))));
   }
-  if (sharded()) lay_out_shards(allocator, groups.rank());
+  if (sharded()) {
+    int64_t numel = 0;
+    std::tie(kept_, numel) = kept_by(groups.rank());
+    shard_ = allocate_shard(allocator, numel);
+  }
   placed_ = list_placed();
-  parameters_ = parameters_of(groups.rank(), kept_, {weights_.tensor, gradients_.tensor},
+  parameters_ = parameters_of(groups.rank(), kept_, shard_,
                               [&](const nn::ParameterInfo& info) { infos_.push_back(info); });
   list_packed_rows(ctx);
 }

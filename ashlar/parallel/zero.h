@@ -82,13 +82,17 @@ class Zero final : public nn::Residency {
   // The parts of the trained tensors that this rank keeps, and in the same order their tensors.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<nn::ParameterInfo>& infos() const { return infos_; }
-  // On meta: the same parameters of another rank that has the same share of the model, and the
-  // elements of blocks that it keeps.
-  struct OfRank {
-    std::vector<Parameter> parameters;
-    int64_t block_numel = 0;
+  // The kept ranges of all blocks, one after another; empty without shards.
+  struct Shard {
+    OwnedTensor weights, gradients;
   };
-  OfRank of_rank(int world_rank) const;
+  // On meta: the shard and the same parameters of another rank that has the same share of the
+  // model.
+  struct OfRank {
+    Shard shard;
+    std::vector<Parameter> parameters;
+  };
+  OfRank of_rank(Allocator&, int world_rank) const;
 
   // Every rank calls, in this order:
   //
@@ -161,25 +165,22 @@ class Zero final : public nn::Residency {
   static Tensor part(const Tensor& vector, const Range& range) {
     return vector.slice(range.begin, range.end);
   }
-  void lay_out_shards(Allocator&, int world_rank);
+  Shard allocate_shard(Allocator&, int64_t numel) const;
   std::pair<std::vector<Kept>, int64_t> kept_by(int world_rank) const;
   std::vector<Placed> list_placed() const;
   // The parameters of a rank that keeps these parts, in `shard`.  each: gets their tensors.
-  struct Shard {
-    Tensor weights, gradients;  // of the blocks; see weights_
-  };
   std::vector<Parameter> parameters_of(int world_rank, const std::vector<Kept>&, const Shard&,
                                        function_ref<void(const nn::ParameterInfo&)> each) const;
   void list_packed_rows(const kernels::Context&);
   Parameter parameter_at(const Placed&, int world_rank, const Range& part, const Tensor& value,
                          const Tensor& gradient) const;
-  Tensor kept_weights(int64_t unit, const Kept&, size_t range, const Tensor& weights) const;
-  Tensor kept_gradients(int64_t unit, const Kept&, size_t range, const Tensor& gradients) const;
+  Tensor kept_weights(int64_t unit, const Kept&, size_t range, const Shard&) const;
+  Tensor kept_gradients(int64_t unit, const Kept&, size_t range, const Shard&) const;
   Tensor kept_weights(int64_t unit, size_t range) const {
-    return kept_weights(unit, kept_[size_t(unit)], range, weights_.tensor);
+    return kept_weights(unit, kept_[size_t(unit)], range, shard_);
   }
   Tensor kept_gradients(int64_t unit, size_t range) const {
-    return kept_gradients(unit, kept_[size_t(unit)], range, gradients_.tensor);
+    return kept_gradients(unit, kept_[size_t(unit)], range, shard_);
   }
 
   void bring(const kernels::Context&, int64_t unit);
@@ -209,8 +210,8 @@ class Zero final : public nn::Residency {
   comm::Group* const ends_;    // null: no other stage holds the embedding
   const std::array<comm::Group*, kNumFamilies> families_;
   const std::shared_ptr<const ShardMap> map_;
-  std::vector<Kept> kept_;           // by unit; empty without shards
-  OwnedTensor weights_, gradients_;  // the kept ranges of the blocks, one after another
+  std::vector<Kept> kept_;  // by unit; empty without shards
+  Shard shard_;
   std::vector<Unit> units_;
   std::vector<Block> blocks_;
   std::vector<Placed> placed_;

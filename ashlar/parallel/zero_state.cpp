@@ -107,14 +107,14 @@ kernels::Cost Zero::gather_cost(int world_rank) const {
   for (size_t u = 0; u < units_.size(); ++u) {
     if (units_[u].num_gathers == 0) continue;
     const DType gathered = model_.unit_weights(int64_t(u)).dtype;
-    const int64_t width = size_of(weights_.tensor.dtype) + size_of(gathered);
+    const int64_t width = size_of(model_.types().stream) + size_of(gathered);
     for (const Range& range : map_->kept(int64_t(u), world_rank))
       cost.bytes += units_[u].num_gathers * range.size() * width;
   }
   return cost;
 }
 
-// What a rank keeps of each unit, and the elements of blocks among it.
+// The ranges of each unit that a rank keeps, and the number of elements of blocks in them.
 std::pair<std::vector<Zero::Kept>, int64_t> Zero::kept_by(int world_rank) const {
   std::vector<Kept> units(units_.size());
   int64_t numel = 0;
@@ -129,27 +129,26 @@ std::pair<std::vector<Zero::Kept>, int64_t> Zero::kept_by(int world_rank) const 
   return {std::move(units), numel};
 }
 
-void Zero::lay_out_shards(Allocator& allocator, int world_rank) {
-  int64_t numel = 0;
-  std::tie(kept_, numel) = kept_by(world_rank);
+Zero::Shard Zero::allocate_shard(Allocator& allocator, int64_t numel) const {
   const DType stream = model_.types().stream;
-  weights_ = make_tensor(allocator, stream, {numel}, Tag::kWeights);
-  if (stage_ >= 2) gradients_ = make_tensor(allocator, stream, {numel}, Tag::kGradients);
+  Shard shard;
+  shard.weights = make_tensor(allocator, stream, {numel}, Tag::kWeights);
+  if (stage_ >= 2) shard.gradients = make_tensor(allocator, stream, {numel}, Tag::kGradients);
+  return shard;
 }
 
 // Range number `range` of those that a rank keeps of a unit.
-Tensor Zero::kept_weights(int64_t unit, const Kept& kept, size_t range,
-                          const Tensor& weights) const {
+Tensor Zero::kept_weights(int64_t unit, const Kept& kept, size_t range, const Shard& shard) const {
   const Range& r = kept.ranges[range];
   if (is_root(unit)) return part(model_.unit_weights(unit), r);
-  return weights.slice(kept.begins[range], kept.begins[range] + r.size());
+  return shard.weights.tensor.slice(kept.begins[range], kept.begins[range] + r.size());
 }
 
 Tensor Zero::kept_gradients(int64_t unit, const Kept& kept, size_t range,
-                            const Tensor& gradients) const {
+                            const Shard& shard) const {
   const Range& r = kept.ranges[range];
   if (is_root(unit) || stage_ < 2) return part(model_.unit_gradients(unit), r);
-  return gradients.slice(kept.begins[range], kept.begins[range] + r.size());
+  return shard.gradients.tensor.slice(kept.begins[range], kept.begins[range] + r.size());
 }
 
 std::vector<Zero::Placed> Zero::list_placed() const {
@@ -192,18 +191,23 @@ std::vector<Parameter> Zero::parameters_of(
       if (range.begin >= all.end) break;
       if (mine.empty()) continue;
       const Range in_kept{mine.begin - range.begin, mine.end - range.begin};
-      add(mine, part(kept_weights(unit, kept, i, shard.weights), in_kept),
-          part(kept_gradients(unit, kept, i, shard.gradients), in_kept));
+      add(mine, part(kept_weights(unit, kept, i, shard), in_kept),
+          part(kept_gradients(unit, kept, i, shard), in_kept));
     }
   }
   return list;
 }
 
-Zero::OfRank Zero::of_rank(int world_rank) const {
-  if (!sharded()) return {parameters_of(world_rank, {}, {}, [](const nn::ParameterInfo&) {}), 0};
-  const auto [kept, numel] = kept_by(world_rank);
-  const Tensor shard{nullptr, model_.types().stream, Device::kMeta, {numel}};
-  return {parameters_of(world_rank, kept, {shard, shard}, [](const nn::ParameterInfo&) {}), numel};
+Zero::OfRank Zero::of_rank(Allocator& allocator, int world_rank) const {
+  OfRank rank;
+  std::vector<Kept> kept;
+  if (sharded()) {
+    int64_t numel = 0;
+    std::tie(kept, numel) = kept_by(world_rank);
+    rank.shard = allocate_shard(allocator, numel);
+  }
+  rank.parameters = parameters_of(world_rank, kept, rank.shard, [](const nn::ParameterInfo&) {});
+  return rank;
 }
 
 void Zero::list_packed_rows(const kernels::Context& ctx) {

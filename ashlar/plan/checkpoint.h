@@ -19,35 +19,43 @@ inline constexpr int kRanksPerNode = 8;  // where nobody says how many ranks sha
 // short text takes the place of the tokenizer, which nobody has read.
 class CheckpointMeter {
  public:
-  CheckpointMeter(const Recipe& recipe, int num_ranks, int ranks_per_node)
+  // first_rank: the first of its machine; the ranks from there on are added in their order.
+  CheckpointMeter(const Recipe& recipe, int num_ranks, int ranks_per_node, int first_rank = 0)
       : recipe_(recipe),
         num_ranks_(num_ranks),
-        ranks_per_node_(std::min(ranks_per_node, num_ranks)) {}
+        ranks_per_node_(std::min(ranks_per_node, num_ranks)),
+        rank_(first_rank) {}
 
   void add(const train::Trainer& trainer);  // of the next rank
+  void add(checkpoint::NodeShare share);    // what the next rank writes; not rank 0
+  void join(const CheckpointMeter& next);   // of the machines behind these
   // Errors   kConfig as at the start of the run.
   checkpoint::StepSize size() const;
 
  private:
+  void add(checkpoint::NodeShare share, checkpoint::SaveRequest request);
+  bool may_gather() const;
   void add_machine();
   void add(checkpoint::StepMeter& meter, const checkpoint::SaveRequest& request, int writer,
            int num_writers);
 
   const Recipe& recipe_;
-  int num_ranks_, ranks_per_node_, rank_ = 0;
+  int num_ranks_, ranks_per_node_, rank_;
+  int64_t step_ = recipe_.checkpoint.every > 0 ? recipe_.checkpoint.every : recipe_.train.steps;
   int64_t busiest_bytes_ = 0;
   // Members of the machine whose ranks are being added.
   std::vector<checkpoint::NodeShare> members_;
-  struct {
-    std::unique_ptr<train::StateWriter> writer;  // owns what the request points to
-    checkpoint::SaveRequest request;
-  } first_;
+  checkpoint::SaveRequest first_;               // of their first
+  std::unique_ptr<train::StateWriter> leader_;  // rank 0's, to which its request points
   checkpoint::StepMeter alone_, gathered_;
   std::string alone_problem_, gathered_problem_;
 };
 
-// The size of a saved step, if ranks_per_node ranks share a machine: makes every rank's trainer and
-// plans what it would save.  A tokenizer of at most 4 MiB is taken to be part of the step.
+// The pieces that the rank of the trainer writes.
+checkpoint::NodeShare share_of(const train::Trainer& trainer);
+
+// The size of a saved step, if ranks_per_node ranks share a machine.  A tokenizer of at most 4 MiB
+// is taken to be part of the step.
 checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
                                      int num_threads = 0, int ranks_per_node = kRanksPerNode);
 

@@ -1,6 +1,6 @@
-// How it works.  plan_mesh does not run the step of every rank.  It makes every rank's trainer and
-// runs its optimizer (kinds_of_ranks), which shows all that a step depends on (Signature).  Then it
-// runs one whole step per signature.  The work of all ranks is
+// How it works.  plan_mesh does not run the step of every rank.  It counts the state that each rank
+// keeps and the work of its optimizer (rank_counts.h), which show all that a step depends on
+// (Signature).  Then it runs one whole step per signature.  The work of all ranks is
 //
 //   sum over ranks of the update + sum over kinds of (step - update) of the first rank * ranks
 //
@@ -9,73 +9,16 @@
 #include "ashlar/plan/mesh.h"
 
 #include <algorithm>
-#include <array>
-#include <map>
+#include <mutex>
+
+#include "ashlar/plan/rank_counts.h"
 
 namespace ashlar::plan {
 
 namespace {
 
-using train::DryRank;
-using train::KernelCosts;
+using train::KindPlan;
 using train::RunPlan;
-
-using Peaks = std::array<int64_t, kNumTags>;
-
-Peaks peaks_of(const MemoryCounts& memory) {
-  Peaks peaks;
-  for (size_t tag = 0; tag < peaks.size(); ++tag) peaks[tag] = memory.tags[tag].peak_bytes;
-  return peaks;
-}
-
-// All that a rank's step depends on: its coordinates, its memory without the workspace, and the
-// workspace that the optimizer needs.
-struct Signature {
-  int pp, cp, tsp, tp;
-  Peaks peaks;
-  int64_t allocations, update_workspace_bytes;
-  auto operator<=>(const Signature&) const = default;
-};
-
-// The ranks of one signature.
-struct Kind {
-  Signature signature;
-  std::vector<int> ranks;
-  KernelCosts update;  // of the first, without gathers
-};
-
-Signature signature_of(const DryRank& dry) {
-  const parallel::Groups& groups = dry.trainer().model().groups();
-  const MemoryCounts memory = dry.memory();
-  return {groups.coordinate(parallel::Axis::kPp),
-          groups.coordinate(parallel::Axis::kCp),
-          groups.coordinate(parallel::Axis::kTsp),
-          groups.coordinate(parallel::Axis::kTp),
-          peaks_of(memory),
-          memory.num_allocations,
-          dry.step_memory().workspace_bytes};
-}
-
-// Adds the work of all optimizers to `updates`, and what all ranks save to `meter`.
-std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ranks,
-                                 Threads& threads, KernelCosts& updates, CheckpointMeter& meter,
-                                 Progress& progress) {
-  std::vector<Kind> kinds;
-  std::map<Signature, size_t> known;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    DryRank dry(recipe, compute, num_ranks, rank, threads);
-    meter.add(dry.trainer());
-    dry.update();
-    const KernelCosts update = dry.costs_without_gathers();
-    train::add(updates, update);
-    const Signature signature = signature_of(dry);
-    const auto [found, added] = known.try_emplace(signature, kinds.size());
-    if (added) kinds.push_back({signature, {}, update});
-    kinds[found->second].ranks.push_back(rank);
-    progress.advance(1);
-  }
-  return kinds;
-}
 
 bool same_memory(const RunPlan& a, const RunPlan& b) {
   return peaks_of(a.memory) == peaks_of(b.memory) &&
@@ -93,6 +36,29 @@ void add_to_classes(std::vector<RankClass>& classes, const std::vector<int>& ran
   classes.push_back({ranks, std::move(plan)});
 }
 
+// The memory that a step does not change.
+void check_memory(const Kind& kind, const RunPlan& plan) {
+  for (const Tag tag : {Tag::kWeights, Tag::kGradients, Tag::kOptimizer, Tag::kCommunication})
+    ASHLAR_ASSERT(kind.signature.peaks[size_t(tag)] == plan.memory.tags[size_t(tag)].peak_bytes);
+}
+
+// A whole step of the first rank of each kind.
+std::vector<KindPlan> plan_kinds(const PlannedMesh& mesh, const std::vector<Kind>& kinds,
+                                 Log& log) {
+  Progress progress(log, "counting a step of each kind of rank", int64_t(kinds.size()), "kinds");
+  std::mutex progress_mutex;
+  std::vector<KindPlan> plans(kinds.size());
+  mesh.workers.run(int64_t(kinds.size()), [&](int64_t i, int) {
+    const Kind& kind = kinds[size_t(i)];
+    plans[size_t(i)] = train::plan_kind(mesh.recipe, mesh.compute, mesh.num_ranks, kind.ranks,
+                                        mesh.rank_threads, &mesh.plans);
+    check_memory(kind, plans[size_t(i)].first);
+    const std::lock_guard lock(progress_mutex);
+    progress.advance(1);
+  });
+  return plans;
+}
+
 }  // namespace
 
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank,
@@ -101,32 +67,33 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
   if (!log) log = &silent;
   MeshPlan plan;
   plan.parallel = resolve_parallel(recipe, num_ranks);
-  Threads threads(train::planned_threads(recipe, num_threads));
+  Threads rank_threads(train::planned_threads(recipe, num_threads));
   if (rank) {
     ASHLAR_REQUIRE(0 <= *rank && *rank < num_ranks, kConfig,
                    "rank {} of {} ranks; expected 0 to {}", *rank, num_ranks, num_ranks - 1);
     const std::span kind(&*rank, 1);
     plan.classes.push_back(
-        {{*rank}, train::plan_kind(recipe, compute, num_ranks, kind, threads).first});
+        {{*rank}, train::plan_kind(recipe, compute, num_ranks, kind, rank_threads).first});
     return plan;
   }
-  KernelCosts& all = plan.costs.emplace();
-  CheckpointMeter meter(recipe, num_ranks, ranks_per_node);
-  std::vector<Kind> kinds;
-  {
+  Threads workers(0);
+  parallel::SharedMuonPlans muon_plans;
+  const PlannedMesh mesh{recipe,       compute, num_ranks, ranks_per_node,
+                         rank_threads, workers, muon_plans};
+  const RankCounts counts = [&] {
     Progress progress(*log, "counting ranks", num_ranks, "ranks");
-    kinds = kinds_of_ranks(recipe, compute, num_ranks, threads, all, meter, progress);
-  }
-  Progress progress(*log, "counting a step of each kind of rank", int64_t(kinds.size()), "kinds");
-  for (const Kind& kind : kinds) {
-    train::KindPlan of_kind = train::plan_kind(recipe, compute, num_ranks, kind.ranks, threads);
+    return count_ranks(mesh, progress);
+  }();
+  train::KernelCosts& all = plan.costs.emplace(counts.updates);
+  std::vector<KindPlan> plans = plan_kinds(mesh, counts.kinds, *log);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const Kind& kind = counts.kinds[i];
     // The work of their optimizers, which differs, is in the sum already.
-    train::add(all, of_kind.costs);
+    train::add(all, plans[i].costs);
     train::add(all, kind.update, -int64_t(kind.ranks.size()));
-    add_to_classes(plan.classes, kind.ranks, std::move(of_kind.first));
-    progress.advance(1);
+    add_to_classes(plan.classes, kind.ranks, std::move(plans[i].first));
   }
-  plan.checkpoint = meter.size();
+  plan.checkpoint = counts.meter.size();
   return plan;
 }
 

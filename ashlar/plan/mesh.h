@@ -25,10 +25,10 @@ struct MeshPlan {
 
 // The plan of every rank; `rank`: of this one alone, without `costs` and `checkpoint`.
 //
-// Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
-// The rest of a step depends on the rank's coordinates along pp, cp, tsp and tp and on how much it
-// keeps: it runs once for all ranks that agree in these, in memory, and in what the optimizer
-// needs.
+// The state that each rank keeps, and the work of its optimizer, are counted (rank_counts.h).  The
+// rest of a step depends on the rank's coordinates along pp, cp, tsp and tp and on how much it
+// keeps: it runs once for all ranks that agree in these, in memory, and in what their optimizers
+// need.
 // log: shows how far it is, where that takes long.
 // Errors   as plan_run; kConfig where there is no such rank.
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},

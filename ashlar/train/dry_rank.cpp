@@ -30,11 +30,20 @@ kernels::Cost total(const KernelCosts& costs) {
   return sum;
 }
 
+void add_kernel(KernelCosts& sum, const Trace& trace, const TraceEvent& kernel) {
+  const std::string_view name = trace.text(kernel.name);
+  const auto found = sum.find(name);
+  kernels::Cost& cost = found != sum.end() ? found->second : sum[std::string(name)];
+  cost.flop += kernel.flop;
+  cost.bytes += kernel.bytes;
+}
+
 DryRank::DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
-                 std::optional<StepMemory> step_memory)
+                 std::optional<StepMemory> step_memory, parallel::SharedMuonPlans* muon_plans)
     : world_(rank, num_ranks, {}, allocator_),
       trace_(world_.group().trace()),
-      trainer_(recipe, compute, allocator_, threads, world_.group(), step_memory),
+      trainer_(recipe, compute, allocator_, threads, world_.group(), step_memory, nullptr,
+               muon_plans),
       tokens_(recipe.train.global_batch * recipe.data.sequence_length),
       ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length), 0),
       sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {
@@ -55,10 +64,7 @@ void DryRank::drain() {
   for (const TraceEvent& event : trace_.events()) {
     const std::string_view name = trace_.text(event.name);
     if (event.kind == TraceEvent::Kind::kKernel) {
-      const auto found = costs_.find(name);
-      kernels::Cost& cost = found != costs_.end() ? found->second : costs_[std::string(name)];
-      cost.flop += event.flop;
-      cost.bytes += event.bytes;
+      add_kernel(costs_, trace_, event);
       if (calls_) ++(*calls_)[call_of(trace_, event)];
     } else if (event.kind == TraceEvent::Kind::kPost) {
       Moved& moved =

@@ -19,6 +19,7 @@ namespace ashlar::train {
 using KernelCosts = std::map<std::string, kernels::Cost, std::less<>>;    // by kernel
 void add(KernelCosts& sum, const KernelCosts& costs, int64_t times = 1);  // times: may be negative
 kernels::Cost total(const KernelCosts& costs);
+void add_kernel(KernelCosts& sum, const Trace& trace, const TraceEvent& kernel);
 
 // The traffic of a rank in one of its groups.
 struct GroupTraffic {
@@ -31,8 +32,10 @@ struct GroupTraffic {
 class DryRank {
  public:
   // Without step_memory the memory of a step is counted, and memory() does not include it.
+  // muon_plans: of all ranks of the mesh that this process plans.
   DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
-          std::optional<StepMemory> step_memory = {});
+          std::optional<StepMemory> step_memory = {},
+          parallel::SharedMuonPlans* muon_plans = nullptr);
   DryRank(const DryRank&) = delete;
 
   // Runs a step as in the middle of a run, where the gathers of updated weights are in flight.

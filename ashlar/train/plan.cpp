@@ -6,6 +6,8 @@
 // how costs grow, so that a step of a hundred thousand micro-batches is planned in a moment.
 #include "ashlar/train/plan.h"
 
+#include "ashlar/parallel/muon_holdings.h"
+
 namespace ashlar::train {
 namespace {
 
@@ -74,7 +76,9 @@ void grow(RunPlan& plan, const RunPlan& longer, const Growth& growth) {
 }  // namespace
 
 KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
-                   Threads& threads) {
+                   Threads& threads, parallel::SharedMuonPlans* muon_plans) {
+  parallel::SharedMuonPlans own_plans;
+  if (!muon_plans) muon_plans = &own_plans;
   const int rank = kind[0];
   const ParallelSpec parallel = resolve_parallel(recipe, num_ranks);
   const std::optional<Growth> growth = growth_of(recipe, parallel);
@@ -86,7 +90,7 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
   KindPlan kind_plan;
   RunPlan& plan = kind_plan.first;
   {
-    DryRank dry(of_length(0), compute, num_ranks, rank, threads);
+    DryRank dry(of_length(0), compute, num_ranks, rank, threads, {}, muon_plans);
     const int64_t allocations = dry.memory().num_allocations;
     take_step(dry, kind, kind_plan);
     dry.evaluate();
@@ -97,12 +101,13 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
   }
   if (growth) {
     KindPlan longer;
-    DryRank dry(of_length(1), compute, num_ranks, rank, threads);
+    DryRank dry(of_length(1), compute, num_ranks, rank, threads, {}, muon_plans);
     take_step(dry, kind, longer);
     grow(plan, longer.first, *growth);
     kind_plan.costs = grown(kind_plan.costs, longer.costs, *growth);
   }
-  plan.memory = DryRank(recipe, compute, num_ranks, rank, threads, plan.step_memory).memory();
+  plan.memory =
+      DryRank(recipe, compute, num_ranks, rank, threads, plan.step_memory, muon_plans).memory();
   return kind_plan;
 }
 

@@ -31,9 +31,10 @@ struct KindPlan {
   RunPlan first;      // the plan of the first
   KernelCosts costs;  // of a step of all of them, if their updates were the first one's
 };
-// The same on the caller's threads.  kind: at least one rank.
+// The same on the caller's threads.  kind: at least one rank.  muon_plans: of the mesh; null: they
+// are made for this kind.
 KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
-                   Threads& threads);
+                   Threads& threads, parallel::SharedMuonPlans* muon_plans = nullptr);
 
 // The threads of a rank in a dry run, as many as in the run: Newton-Schulz takes workspace for
 // each.

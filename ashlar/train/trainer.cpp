@@ -23,17 +23,18 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
       model_(ctx_, allocator, recipe, resolve_parallel(recipe, ranks.size()), ranks, compute,
              {.late_bytes = memory ? std::optional(memory->late_bytes) : std::nullopt,
               .muon_plans = muon_plans}),
-      optimizer_(make_optimizer(allocator, compute)),
+      optimizer_(make_optimizer(allocator, model_, model_.muon().group(), model_.parameters())),
       balancer_(make_balancer(allocator)) {
   ASHLAR_ASSERT(memory || allocator.device() == Device::kMeta);
   optimizer_.pack_in_updates(model_.packed_rows());
 }
 
-optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) const {
-  std::vector<Parameter> parameters = model_.parameters();
-  optim::apply_spec(recipe().optim, parameters);
-  auto matrices = model_.muon().make(allocator, model_.muon().group(), parameters);
-  return optim::Optimizer(allocator, std::move(parameters), recipe().optim, compute,
+optim::Optimizer make_optimizer(Allocator& allocator, const parallel::RankModel& model,
+                                comm::Group& muon_ranks, std::vector<Parameter> parameters) {
+  const OptimSpec& spec = model.recipe().optim;
+  optim::apply_spec(spec, parameters);
+  auto matrices = model.muon().make(allocator, muon_ranks, parameters);
+  return optim::Optimizer(allocator, std::move(parameters), spec, model.local().types().compute,
                           std::move(matrices));
 }
 

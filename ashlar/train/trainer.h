@@ -100,7 +100,6 @@ class Trainer {
   std::vector<LogicalTensor> whole_state() const;
 
  private:
-  optim::Optimizer make_optimizer(Allocator& allocator, DType compute) const;
   optim::Balancer make_balancer(Allocator& allocator) const;
   double target_correction() const;
   double padding_correction() const;
@@ -114,5 +113,10 @@ class Trainer {
   int64_t step_ = 0;
   LossSum losses_;  // of the step, of all ranks
 };
+
+// The optimizer of a rank whose matrices are gathered in muon_ranks, for the parts of the trained
+// tensors that it keeps: `model`'s own, or those of another rank (parallel::Zero::of_rank).
+optim::Optimizer make_optimizer(Allocator& allocator, const parallel::RankModel& model,
+                                comm::Group& muon_ranks, std::vector<Parameter> parameters);
 
 }  // namespace ashlar::train

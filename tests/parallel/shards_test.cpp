@@ -13,6 +13,12 @@ const std::vector<int64_t> kUnits = {160, 48, 48, 1600, 16};
 // A vector over all units.
 const std::vector<Stretch> kRow = {{0, 1872, {1872}}};
 
+int64_t numel_within(const std::vector<Range>& ranges, const Range& within) {
+  int64_t numel = 0;
+  for (const Range& range : ranges) numel += intersect(range, within).size();
+  return numel;
+}
+
 class EveryElementIsKeptOnce
     : public testing::TestWithParam<std::tuple<int, ShardLayout, int64_t>> {};
 
@@ -39,6 +45,9 @@ TEST_P(EveryElementIsKeptOnce, AndBucketsTileTheirUnits) {
     EXPECT_EQ(at, kUnits[size_t(unit)]);
     for (int rank = 0; rank < num_ranks; ++rank) {
       int64_t numel = 0;
+      const Range middle{shards.bucket(unit, 0).end / 2, shards.bucket(unit, 0).end + 1};
+      EXPECT_EQ(numel_within(shards.kept(unit, rank, middle), middle),
+                numel_within(shards.kept(unit, rank), middle));
       for (const Range& range : shards.kept(unit, rank)) {
         for (int64_t i = range.begin; i < range.end; ++i) EXPECT_EQ(owner[size_t(i)], rank);
         numel += range.size();

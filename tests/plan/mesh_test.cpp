@@ -51,6 +51,12 @@ const std::vector<MeshCase> kMeshes = {
      {"parallel.cp=2", "parallel.tsp=2", "model.layer_types=full_attention",
       "model.intermediate_size=40"}},
     {"dp2_tsp4_same_heads_zero1", 8, {"parallel.tsp=4"}},
+    {"dp4_pp2_zero1_owner", 8, {"parallel.pp=2", "parallel.muon=owner", "train.global_batch=16"}},
+    {"dp8_ep4_zero2_bucketed",
+     8,
+     {"parallel.ep=4", "parallel.zero=2", "parallel.zero_layout=bucketed",
+      "parallel.bucket_bytes=20000", "train.global_batch=16"}},
+    {"dp4_tp2_ep2_zero0", 8, {"parallel.tp=2", "parallel.ep=2", "parallel.zero=0"}},
     {"dp12_zero1_adamw",
      12,
      {"optim.matrices=adamw", "train.global_batch=24", "data.num_streams=24"}},
@@ -86,6 +92,21 @@ TEST_P(MeshByClass, EqualsAllRanksOneByOne) {
     EXPECT_EQ(mesh.costs->at(op).bytes, cost.bytes) << op;
   }
   EXPECT_EQ(mesh.costs->size(), all.size());
+}
+
+// Both as every rank writes for itself and as one rank of three writes for all.
+TEST_P(MeshByClass, SavesAsTrainersOfAllRanksWould) {
+  const int num_ranks = GetParam().num_ranks;
+  Threads threads(1);
+  for (const char* gather : {"checkpoint.gather_mib=0", "checkpoint.gather_mib=4096"}) {
+    Overrides overrides = GetParam().overrides;
+    overrides.push_back(gather);
+    const Recipe recipe = recipe_with(overrides);
+    CheckpointMeter meter(recipe, num_ranks, 3);
+    for (int rank = 0; rank < num_ranks; ++rank)
+      meter.add(DryRank(recipe, DType::kF32, num_ranks, rank, threads).trainer());
+    EXPECT_EQ(plan_checkpoint(recipe, DType::kF32, num_ranks, 1, 3), meter.size()) << gather;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, MeshByClass, testing::ValuesIn(kMeshes),

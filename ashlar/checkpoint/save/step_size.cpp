@@ -28,7 +28,6 @@ void StepMeter::add_timing() {
 }
 
 void StepMeter::add(const SavePlan& plan) {
-  if (num_writers_ == 0) add_timing();
   int64_t writer_files = 0, writer_boxes = 0, writer_bytes = 0;
   const auto holds_data = [](const IndexFile& file) {
     return file.component == Component::kModel || file.component == Component::kOptim;
@@ -59,7 +58,31 @@ void StepMeter::add(const SavePlan& plan) {
   size_.max_writer_bytes = std::max(size_.max_writer_bytes, writer_bytes);
 }
 
+void StepMeter::add(const StepMeter& others) {
+  for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += others.counts_[i];
+  for (const auto& [name, stored] : others.tensors_) {
+    Stored& here = tensors_[name];
+    here.ndim = stored.ndim;
+    here.num_boxes += stored.num_boxes;
+  }
+  aliases_.insert(others.aliases_.begin(), others.aliases_.end());
+  num_writers_ += others.num_writers_;
+  const StepSize& size = others.size_;
+  size_.files += size.files;
+  size_.data_files += size.data_files;
+  size_.data_bytes += size.data_bytes;
+  size_.max_writer_files = std::max(size_.max_writer_files, size.max_writer_files);
+  size_.max_writer_boxes = std::max(size_.max_writer_boxes, size.max_writer_boxes);
+  size_.max_writer_bytes = std::max(size_.max_writer_bytes, size.max_writer_bytes);
+}
+
 StepSize StepMeter::size() const {
+  StepMeter step = *this;
+  step.add_timing();
+  return step.size_of_all();
+}
+
+StepSize StepMeter::size_of_all() const {
   SectionCounts counts = counts_;
   const auto add = [&](const std::string& name, const Stored& stored) {
     counts[kStr] += int64_t(name.size());

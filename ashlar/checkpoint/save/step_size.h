@@ -26,6 +26,7 @@ class StepMeter {
  public:
   // Called once with the plan of each writer, before join_files().
   void add(const SavePlan& plan);
+  void add(const StepMeter& others);  // of other writers
   StepSize size() const;
 
  private:
@@ -35,6 +36,7 @@ class StepMeter {
   };
   void add(const FilePlan& file);
   void add_timing();
+  StepSize size_of_all() const;
   StepSize size_;
   int64_t num_writers_ = 0;
   SectionCounts counts_{};
