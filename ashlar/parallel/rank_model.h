@@ -139,6 +139,7 @@ class RankModel {
   // The part of Muon that makes matrices orthogonal, where ranks keep parts of them.
   const MuonMatrices& muon() const { return *muon_; }
   const Zero& zero() const { return *zero_; }
+  Zero& zero() { return *zero_; }
 
   // Loads of experts (step_loads.h).  loads() are of the last micro-batch: of all data ranks where
   // moe.balance.scope is micro_batch.  Those of the step are of all data ranks after reduce.

@@ -201,7 +201,7 @@ void Zero::start_gather(int64_t unit) {
   const Shards& shards = shards_of(unit);
   comm::Group& ranks = ranks_of(unit);
   const Tensor whole = model_.unit_weights(unit);
-  if (!is_root(unit)) copy_kept(unit, whole);
+  if (!is_root(unit)) copy_kept(unit);
   for (int64_t b = 0; b < shards.num_buckets(unit) && ranks.size() > 1; ++b)
     u.gather.push_back(ranks.all_gather(part(whole, shards.piece(unit, b, ranks.rank())),
                                         part(whole, shards.bucket(unit, b)), "weights",
@@ -211,7 +211,7 @@ void Zero::start_gather(int64_t unit) {
 
 // Copies, and rounds, this rank's part of a block's unit to its place there.  A gather begins long
 // before its block: meanwhile the place in the step is the block that it is for.
-void Zero::copy_kept(int64_t unit, const Tensor& whole) {
+void Zero::copy_kept(int64_t unit) {
   Unit& u = units_[size_t(unit)];
   ++u.num_gathers;  // gather_cost counts these copies again
   Trace* const trace = gather_ctx_.trace;
@@ -220,9 +220,7 @@ void Zero::copy_kept(int64_t unit, const Tensor& whole) {
   place.block = int16_t(model_.flat().units.block_of(unit));
   place.branch = TracePlace::Branch::kNone;
   if (trace) trace->enter(place);
-  const std::vector<Range>& kept = kept_[size_t(unit)].ranges;
-  for (size_t i = 0; i < kept.size(); ++i)
-    copy(gather_ctx_, kept_weights(unit, i), part(whole, kept[i]));
+  work_on(gather_ctx_, ShardWork::Kind::kGather, unit);
   if (trace) trace->enter(before);
 }
 
@@ -231,6 +229,35 @@ void Zero::finish_gather(int64_t unit) {
   for (comm::Work& work : u.gather) work.wait();
   u.gather.clear();
   u.gathering = false;
+}
+
+// --- the shard ---
+
+void Zero::work_on(const Context& ctx, ShardWork::Kind kind, int64_t unit) {
+  const auto num_events = [&] { return works_ ? ctx.trace->events().size() : 0; };
+  const size_t begin = num_events();
+  work_on(ctx, kind, unit, kept_[size_t(unit)], shard_);
+  if (works_) works_->push_back({kind, unit, ctx.trace->place(), begin, num_events()});
+}
+
+void Zero::work_on(const Context& ctx, ShardWork::Kind kind, int64_t unit, const Kept& kept,
+                   const Shard& shard) const {
+  const bool gathers = kind == ShardWork::Kind::kGather;
+  const Tensor whole = gathers ? model_.unit_weights(unit) : model_.unit_gradients(unit);
+  for (size_t i = 0; i < kept.ranges.size(); ++i) {
+    const Tensor there = part(whole, kept.ranges[i]);
+    if (gathers)
+      copy(ctx, kept_weights(unit, kept, i, shard), there);
+    else if (kind == ShardWork::Kind::kKeep)
+      copy(ctx, there, kept_gradients(unit, kept, i, shard));
+    else
+      add(ctx, there, kept_gradients(unit, kept, i, shard));
+  }
+}
+
+void Zero::run(const Context& ctx, const ShardWork& work, const OfRank& rank) const {
+  ASHLAR_ASSERT(ctx.meta());
+  work_on(ctx, work.kind, work.unit, rank.kept[size_t(work.unit)], rank.shard);
 }
 
 // --- gradients ---
@@ -280,12 +307,7 @@ void Zero::finish_reduce(const Context& ctx, int64_t unit) {
   u.reduce.clear();
   u.reducing = false;
   if (stage_ < 2 || is_root(unit)) return;
-  const Tensor whole = model_.unit_gradients(unit);
-  const std::vector<Range>& kept = kept_[size_t(unit)].ranges;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    const Tensor from = part(whole, kept[i]), to = kept_gradients(unit, i);
-    u.overwrites ? copy(ctx, from, to) : add(ctx, from, to);
-  }
+  work_on(ctx, u.overwrites ? ShardWork::Kind::kKeep : ShardWork::Kind::kAdd, unit);
 }
 
 void Zero::finish_gradients(const Context& ctx) {

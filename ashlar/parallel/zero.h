@@ -86,13 +86,33 @@ class Zero final : public nn::Residency {
   struct Shard {
     OwnedTensor weights, gradients;
   };
+  // The ranges of a unit that a rank keeps, and where they begin in its weights and gradients.
+  struct Kept {
+    std::vector<Range> ranges;
+    std::vector<int64_t> begins;
+  };
   // On meta: the shard and the same parameters of another rank that has the same share of the
   // model.
   struct OfRank {
+    std::vector<Kept> kept;  // by unit; empty without shards
     Shard shard;
     std::vector<Parameter> parameters;
   };
   OfRank of_rank(Allocator&, int world_rank) const;
+
+  // The kernels that depend on the place of a shard: copies into a unit that is to be gathered, and
+  // out of one whose gradients were reduced.
+  struct ShardWork {
+    enum class Kind : uint8_t { kGather, kKeep, kAdd };  // kKeep, kAdd: of gradients
+    Kind kind = Kind::kGather;
+    int64_t unit = 0;
+    TracePlace place{};
+    size_t begin = 0, end = 0;  // its events in the trace of this rank
+  };
+  // Lists the works from now on, where a dry run asks for them; null: no more.
+  void list_works(std::vector<ShardWork>* works) { works_ = works; }
+  // Runs the kernels of a work as another rank would, on meta.
+  void run(const kernels::Context&, const ShardWork&, const OfRank&) const;
 
   // Every rank calls, in this order:
   //
@@ -125,11 +145,6 @@ class Zero final : public nn::Residency {
     bool ready = false;       // its operands are packed from the current weights
     bool updated = false;     // those in packed_in_updates_ are
     int64_t num_gathers = 0;  // since begin
-  };
-  // The ranges of a unit that a rank keeps, and where they begin in its weights and gradients.
-  struct Kept {
-    std::vector<Range> ranges;
-    std::vector<int64_t> begins;
   };
   // A tensor of the flat state, or a part of it.
   struct Placed {
@@ -176,17 +191,14 @@ class Zero final : public nn::Residency {
                          const Tensor& gradient) const;
   Tensor kept_weights(int64_t unit, const Kept&, size_t range, const Shard&) const;
   Tensor kept_gradients(int64_t unit, const Kept&, size_t range, const Shard&) const;
-  Tensor kept_weights(int64_t unit, size_t range) const {
-    return kept_weights(unit, kept_[size_t(unit)], range, shard_);
-  }
-  Tensor kept_gradients(int64_t unit, size_t range) const {
-    return kept_gradients(unit, kept_[size_t(unit)], range, shard_);
-  }
 
   void bring(const kernels::Context&, int64_t unit);
   void bring_block(const kernels::Context&, int64_t block);
   void start_gather(int64_t unit);
-  void copy_kept(int64_t unit, const Tensor& whole);
+  void copy_kept(int64_t unit);
+  void work_on(const kernels::Context&, ShardWork::Kind, int64_t unit);
+  void work_on(const kernels::Context&, ShardWork::Kind, int64_t unit, const Kept&,
+               const Shard&) const;
   void finish_gather(int64_t unit);
   bool is_ready(int64_t block) const;
   bool is_gathering(int64_t block) const;
@@ -224,6 +236,7 @@ class Zero final : public nn::Residency {
   std::array<int64_t, 2> weight_slot_{-1, -1}, operand_slot_{-1, -1}, gradient_slot_{-1, -1};
   std::span<const nn::Use> uses_;
   size_t next_ = 0;  // the first of uses_ that was not acquired
+  std::vector<ShardWork>* works_ = nullptr;
 };
 
 }  // namespace ashlar::parallel

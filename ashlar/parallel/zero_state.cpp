@@ -200,13 +200,13 @@ std::vector<Parameter> Zero::parameters_of(
 
 Zero::OfRank Zero::of_rank(Allocator& allocator, int world_rank) const {
   OfRank rank;
-  std::vector<Kept> kept;
   if (sharded()) {
     int64_t numel = 0;
-    std::tie(kept, numel) = kept_by(world_rank);
+    std::tie(rank.kept, numel) = kept_by(world_rank);
     rank.shard = allocate_shard(allocator, numel);
   }
-  rank.parameters = parameters_of(world_rank, kept, rank.shard, [](const nn::ParameterInfo&) {});
+  rank.parameters =
+      parameters_of(world_rank, rank.kept, rank.shard, [](const nn::ParameterInfo&) {});
   return rank;
 }
 

@@ -122,14 +122,19 @@ std::vector<GroupTraffic> DryRank::traffic() const {
   return list;
 }
 
-void DryRank::run_step(function_ref<void()> after_micro_batch) {
+void DryRank::run_step(function_ref<void()> after_micro_batch, OwnWork* own) {
   trainer_.weights_changed(/*by_updates=*/true);
   begin();
+  if (own) trainer_.list_shard_works(&own->shard);
   const MicroBatch batch{ids_, ids_, sequence_.segments()};
   const std::vector batches(size_t(trainer_.model().micro_batches_per_step()), batch);
   trainer_.run(0, batches, [&](int64_t) { after_micro_batch(); });
   trainer_.reduce();
-  trainer_.apply(trainer_.measure());
+  if (own) own->norm_begin = trace_.events().size();
+  const StepStats stats = trainer_.measure();
+  if (own) own->update_begin = trace_.events().size();
+  trainer_.apply(stats);
+  trainer_.list_shard_works(nullptr);
 }
 
 void DryRank::step() {
@@ -137,10 +142,11 @@ void DryRank::step() {
   end();
 }
 
-void DryRank::trace_step(function_ref<void(const Trace&)> read) {
-  run_step([] {});
+void DryRank::trace_step(function_ref<void(const Trace&, const OwnWork&)> read) {
+  OwnWork own;
+  run_step([] {}, &own);
   trace_.stop();
-  read(trace_);
+  read(trace_, own);
   trace_.clear();
 }
 
@@ -148,7 +154,7 @@ std::string DryRank::traced_step() {
   TracedStep step{.number = 1};
   step.before_s = step.start_s = Trace::now_s();
   std::string text;
-  trace_step([&](const Trace& trace) {
+  trace_step([&](const Trace& trace, const OwnWork&) {
     step.end_s = Trace::now_s();
     const comm::Group& ranks = world_.group();
     text = to_chrome_json(trace, {.rank = ranks.rank(),

@@ -40,8 +40,13 @@ class DryRank {
 
   // Runs a step as in the middle of a run, where the gathers of updated weights are in flight.
   void step();
+  // Where a step works on the rank's own part of the state (rank_update.h), as numbers of events.
+  struct OwnWork {
+    size_t norm_begin = 0, update_begin = 0;
+    std::vector<parallel::Zero::ShardWork> shard;
+  };
   // Calls `read` with the trace of a step, with all its events; nothing is added up.
-  void trace_step(function_ref<void(const Trace&)> read);
+  void trace_step(function_ref<void(const Trace&, const OwnWork&)> read);
   std::string traced_step();  // the file of such a trace (records/trace_file.h)
   void update();              // only the end of a step after the last backward: norm, optimizer
   // The distinct kernel calls of a step(), or of an update().
@@ -65,7 +70,7 @@ class DryRank {
 
  private:
   void begin();
-  void run_step(function_ref<void()> after_micro_batch);
+  void run_step(function_ref<void()> after_micro_batch, OwnWork* own = nullptr);
   void drain();
   void end();
   KernelCosts with_more_copied(int64_t bytes) const;

@@ -4,6 +4,8 @@
 #pragma once
 
 #include "ashlar/checkpoint/save/node_snapshot.h"
+#include "ashlar/core/function_ref.h"
+#include "ashlar/parallel/zero.h"
 #include "ashlar/train/dry_rank.h"
 
 namespace ashlar::train {
@@ -19,5 +21,15 @@ struct RankUpdate {
 
 // rank: has the same share of the model as the rank of `like`.  Any thread.
 RankUpdate count_update(const Trainer& like, int rank);
+
+// The events of a step in which the rank differs from `like`, in a trace: those of the gradient
+// norm, of the optimizer, and of each work on its shard.  The operations of the optimizer are of
+// the trace's group 0, which stands for like.model().muon().group().
+struct OwnEvents {
+  size_t norm_end = 0, update_end = 0;
+  std::vector<size_t> work_ends;
+};
+void trace_own(const Trainer& like, int rank, std::span<const parallel::Zero::ShardWork> works,
+               function_ref<void(const Trace&, const OwnEvents&)> read);
 
 }  // namespace ashlar::train

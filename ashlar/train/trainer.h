@@ -23,6 +23,7 @@
 #include "ashlar/optim/balance.h"
 #include "ashlar/optim/optimizer.h"
 #include "ashlar/parallel/rank_model.h"
+#include "ashlar/parallel/zero.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::train {
@@ -61,6 +62,9 @@ class Trainer {
   void initialize() { model_.initialize(); }  // weights from the seed
   // After they were loaded, or, as apply() leaves them, by_updates (RankModel::weights_changed).
   void weights_changed(bool by_updates = false) { model_.weights_changed(by_updates); }
+  void list_shard_works(std::vector<parallel::Zero::ShardWork>* works) {
+    model_.zero().list_works(works);
+  }
 
   // Runs forward and backward of model().micro_batches_per_step() micro-batches.  ended(i) is
   // called after the backward of micro-batch i.
