@@ -1,7 +1,8 @@
 // ashlar plan simulate RECIPE.toml [section.key=value ...] --ranks N --machine M [flags]
 // ashlar plan simulate --trace DIR --machine M [flags]
 //
-// [--slow R=F]... [--hot X | --loads FILE] [--perfetto FILE] [--json FILE] [--ranks-per-node N]
+// [--lump] [--slow R=F]... [--hot X | --loads FILE] [--perfetto FILE] [--json FILE]
+// [--ranks-per-node N]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,7 @@ struct SimulateFlags {
   std::vector<std::string> overrides, slow;
   int ranks = 0, ranks_per_node = 0;
   std::optional<double> hot;
+  bool lump = false;
   Existing existing = Existing::kRefuseUnlessForced;
 };
 
@@ -61,7 +63,8 @@ sim::RankPrograms programs_for(const SimulateFlags& flags, FileSystem& files, Lo
   if (!flags.trace.empty()) return plan::programs_of(files, flags.trace, log);
   const Recipe recipe = train::read_recipe(files, flags.recipe, flags.overrides);
   train::warn_of_other_model(files, recipe, log);
-  return plan::programs_of(recipe, nn::resolve_precision(recipe.train.precision), flags.ranks, log);
+  return plan::programs_of(recipe, nn::resolve_precision(recipe.train.precision), flags.ranks, log,
+                           flags.lump);
 }
 
 int run_simulate(const SimulateFlags& flags, Log& log) {
@@ -69,6 +72,12 @@ int run_simulate(const SimulateFlags& flags, Log& log) {
                  "plan simulate needs a RECIPE with --ranks, or --trace DIR");
   ASHLAR_REQUIRE(flags.trace.empty() || flags.ranks == 0, kConfig,
                  "--ranks goes with a RECIPE; a trace has its own ranks");
+  ASHLAR_REQUIRE(flags.trace.empty() || !flags.lump, kConfig,
+                 "--lump goes with a RECIPE; a trace has all its ranks");
+  ASHLAR_REQUIRE(!flags.lump || flags.slow.empty(), kConfig,
+                 "--lump simulates one of all ranks that are alike, and --slow {} makes a rank "
+                 "unlike others: leave out --lump",
+                 printable(flags.slow.empty() ? "" : flags.slow[0]));
   ASHLAR_REQUIRE(flags.recipe.empty() || flags.ranks >= 1, kConfig,
                  "--ranks is {}; expected the ranks of the run, 1 or more", flags.ranks);
   ASHLAR_REQUIRE(flags.ranks_per_node >= 0, kConfig, "--ranks-per-node is {}; expected 1 or more",
@@ -119,6 +128,8 @@ void add_simulate(CLI::App& group, CommandAction& action) {
                   "ranks that share a node; by default its devices, or all ranks on CPUs");
   sub->add_option("--engine", flags->engine,
                   "engine whose curves count; by default the one with the most");
+  sub->add_flag("--lump", flags->lump,
+                "simulate one rank of all that have the same share of the model");
   sub->add_option("--slow", flags->slow, "RANK=FACTOR: this rank's kernels take so much longer")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -1,5 +1,5 @@
 // How it works.  Ranks with the same coordinates along pp, cp, tsp and tp and the same experts have
-// the same share of the model (Place).  The first of them, the like of the others, is a real
+// the same share of the model (mesh_place.h).  The first of them, the like of the others, is a real
 // trainer that runs its update.  Another rank differs in the place of its shards only: of the
 // like's memory and costs, the part that depends on that place is taken away, and the rank's is put
 // instead (train/rank_update.h).
@@ -18,6 +18,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/core/rounding.h"
+#include "ashlar/plan/mesh_place.h"
 #include "ashlar/train/rank_update.h"
 
 namespace ashlar::plan {
@@ -28,19 +29,6 @@ using train::KernelCosts;
 using train::RankUpdate;
 
 constexpr size_t kMostLikes = 256;  // trainers that are kept
-
-struct Place {
-  int pp, cp, tsp, tp, experts;
-  auto operator<=>(const Place&) const = default;
-};
-
-Place place_of(const parallel::Mesh& mesh, const ParallelSpec& parallel, int rank) {
-  using parallel::Axis;
-  const int data = mesh.number_within(rank, parallel::kTokenAxes);
-  return {mesh.coordinate(rank, Axis::kPp), mesh.coordinate(rank, Axis::kCp),
-          mesh.coordinate(rank, Axis::kTsp), mesh.coordinate(rank, Axis::kTp),
-          data % int(parallel.ep)};
-}
 
 // A trainer after its update.
 struct Like {
@@ -68,7 +56,7 @@ struct Counted {
   checkpoint::NodeShare share;
 };
 
-Counted count(const Like& like, const Place& place, RankUpdate rank) {
+Counted count(const Like& like, const MeshPlace& place, RankUpdate rank) {
   Counted counted{{place.pp, place.cp, place.tsp, place.tp, peaks_of(like.memory), 0, 0},
                   like.costs,
                   std::move(rank.share)};
@@ -166,9 +154,9 @@ class Counter {
   };
 
   void make_likes() {
-    std::vector<std::pair<Place, int>> firsts;
+    std::vector<std::pair<MeshPlace, int>> firsts;
     for (int rank = 0; rank < mesh_.num_ranks; ++rank)
-      if (const Place place = place_of(shape_, parallel_, rank);
+      if (const MeshPlace place = place_of(shape_, parallel_, rank);
           likes_.size() < kMostLikes && likes_.try_emplace(place).second)
         firsts.push_back({place, rank});
     mesh_.workers.run(int64_t(firsts.size()), [&](int64_t i, int) {
@@ -191,7 +179,7 @@ class Counter {
   }
 
   Counted count_rank(int rank, CheckpointMeter& meter) const {
-    const Place place = place_of(shape_, parallel_, rank);
+    const MeshPlace place = place_of(shape_, parallel_, rank);
     const auto found = likes_.find(place);
     if (found == likes_.end()) return count_made(make_like(mesh_, rank), place, meter);
     const Like& like = found->second;
@@ -204,7 +192,7 @@ class Counter {
   }
 
   // The rank that `like` is of.
-  Counted count_made(const Like& like, const Place& place, CheckpointMeter& meter) const {
+  Counted count_made(const Like& like, const MeshPlace& place, CheckpointMeter& meter) const {
     meter.add(like.dry->trainer());
     return count(like, place, like.own);
   }
@@ -214,7 +202,7 @@ class Counter {
   std::mutex progress_mutex_;
   const ParallelSpec parallel_;
   const parallel::Mesh shape_;
-  std::map<Place, Like> likes_;
+  std::map<MeshPlace, Like> likes_;
 };
 
 }  // namespace

@@ -11,8 +11,6 @@
 #include "ashlar/sim/machine_costs.h"
 #include "ashlar/sim/perfetto.h"
 #include "ashlar/sim/traces.h"
-#include "ashlar/train/dry_rank.h"
-#include "ashlar/train/plan.h"
 
 namespace ashlar::plan {
 namespace {
@@ -30,12 +28,10 @@ std::array<double, 3> shares_of(std::array<double, 3> seconds) {
 std::vector<std::string> kernels_by_law(const sim::RankPrograms& programs,
                                         const sim::MachineCosts& costs) {
   std::map<std::string, double> seconds;
-  for (int rank = 0; rank < int(programs.ranks.size()); ++rank)
-    for (const sim::ProgramEvent& event : programs.ranks[size_t(rank)].events) {
-      if (event.kind != sim::ProgramEvent::Kind::kKernel) continue;
-      if (costs.kernel_times()[size_t(event.value)].source == sim::TimeSource::kLaw)
-        seconds[programs.kernels[size_t(event.value)].op] += costs.kernel_s(rank, event);
-    }
+  const std::vector<double> of_kernels = costs.seconds_of_kernels();
+  for (size_t i = 0; i < of_kernels.size(); ++i)
+    if (costs.kernel_times()[i].source == sim::TimeSource::kLaw)
+      seconds[programs.kernels[i].op] += of_kernels[i];
   std::vector<std::string> names;
   for (const auto& [op, s] : seconds) names.push_back(op);
   std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
@@ -66,6 +62,11 @@ void add_notes(SimulatedStep& step, const sim::RankPrograms& programs, const Mac
   if (step.between_s == 0) note("nothing passes between two steps");
   if ((options.imbalance.hot || options.imbalance.loads) && !imbalance.splits_experts())
     note("every rank has all experts: their loads change nothing");
+  if (programs.ranks_for_each > 1)
+    note(fmt::format(
+        "one of every {} ranks is simulated: shards, and the matrices that Muon gathers, "
+        "are as its own on the others",
+        programs.ranks_for_each));
   if (programs.dry) note("a document a row, and every expert gets as many rows as another");
   if (machine.profile.calibration)
     note(fmt::format("calibrated on {}: mean error {:.1f} %, largest {:.1f} %",
@@ -92,20 +93,6 @@ MachineFile read_machine(FileSystem& files, const std::string& name) {
   return machine;
 }
 
-sim::RankPrograms programs_of(const Recipe& recipe, DType compute, int num_ranks, Log& log) {
-  sim::ProgramBuilder builder(num_ranks);
-  Threads threads(train::planned_threads(recipe, 0));
-  Progress progress(log, "dry runs", num_ranks, "ranks");
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    train::DryRank dry(recipe, compute, num_ranks, rank, threads);
-    dry.trace_step([&](const Trace& trace) { sim::add_trace(builder, rank, trace); });
-    progress.advance(1);
-  }
-  builder.programs().dry = true;
-  builder.programs().tokens = recipe.train.global_batch * recipe.data.sequence_length;
-  return builder.finish();
-}
-
 sim::RankPrograms programs_of(FileSystem& files, const std::string& directory, Log& log) {
   return sim::read_traces(files, directory, log);
 }
@@ -127,6 +114,11 @@ double bytes_to_read(const sim::RankPrograms& programs, const machine::Profile& 
 
 SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile& machine,
                             const SimulateOptions& options) {
+  ASHLAR_REQUIRE(programs.ranks_for_each == 1 || options.imbalance.slow.empty(), kConfig,
+                 "--lump simulates one of every {} ranks, which are alike; --slow {}={} makes one "
+                 "unlike: leave out --lump",
+                 programs.ranks_for_each, options.imbalance.slow.begin()->first,
+                 options.imbalance.slow.begin()->second);
   const sim::WorkTimes kernels(machine.profile, machine.kernels);
   const sim::Imbalance imbalance(programs, options.imbalance);
   const double read_bytes = bytes_to_read(programs, machine.profile);
@@ -149,6 +141,8 @@ SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile
   step.between_s = programs.between_s;
   step.tokens = programs.tokens;
   step.num_ranks = int(programs.ranks.size());
+  for (int rank = 0; rank < step.num_ranks; ++rank)
+    if (programs.simulates(rank)) step.simulated.push_back(rank);
   step.num_nodes = (step.num_ranks + costs.ranks_per_node() - 1) / costs.ranks_per_node();
   step.dry = programs.dry;
   step.threads = costs.threads();

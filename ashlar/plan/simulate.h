@@ -38,7 +38,8 @@ struct SimulatedStep {
   double step_s = 0, between_s = 0;
   int64_t tokens = 0;  // of a step; 0: unknown
   int num_ranks = 0, num_nodes = 0;
-  int num_steps = 0;  // replayed
+  std::vector<int> simulated;  // the ranks that have programs
+  int num_steps = 0;           // replayed
   bool dry = false;
   double threads = 1;                                         // of a rank
   std::string engine;                                         // "": operations by the laws of links
@@ -48,8 +49,12 @@ struct SimulatedStep {
   std::optional<std::array<double, 2>> band_s;  // band.h
 };
 
-// The programs of a recipe's mesh, dry-run.
-sim::RankPrograms programs_of(const Recipe& recipe, DType compute, int num_ranks, Log& log);
+// The programs of a recipe's mesh, from dry runs of a few ranks.  lump: one rank of every share of
+// the model stands for all others with that share; its shards, and the matrices that it updates,
+// count for theirs.
+// Errors   kConfig if num_ranks ranks cannot share the recipe (resolve_parallel).
+sim::RankPrograms programs_of(const Recipe& recipe, DType compute, int num_ranks, Log& log,
+                              bool lump = false);
 // The programs in the trace files of a directory (sim/traces.h).
 sim::RankPrograms programs_of(FileSystem& files, const std::string& directory, Log& log);
 

@@ -39,13 +39,15 @@ double tokens_a_second(const SimulatedStep& step) {
 std::string rank_table(const SimulatedStep& step) {
   std::string text = fmt::format("{:>6} {:>12} {:>12} {:>12} {:>12} {:>12}  ms\n", "rank", "step",
                                  "compute", "exposed", "waiting", "between");
-  const auto& ranks = step.replayed.ranks;
-  for (size_t r = 0; r < std::min(ranks.size(), kShownRanks); ++r)
-    text += fmt::format("{:>6} {:>12.3f} {:>12.3f} {:>12.3f} {:>12.3f} {:>12.3f}\n", r,
-                        1e3 * ranks[r].step_s, 1e3 * ranks[r].compute_s, 1e3 * ranks[r].exposed_s,
-                        1e3 * ranks[r].waiting_s, 1e3 * ranks[r].between_s);
-  if (ranks.size() > kShownRanks)
-    text += fmt::format("   ... {} more ranks (--json)\n", ranks.size() - kShownRanks);
+  const std::vector<int>& simulated = step.simulated;
+  for (size_t i = 0; i < std::min(simulated.size(), kShownRanks); ++i) {
+    const sim::RankShare& rank = step.replayed.ranks[size_t(simulated[i])];
+    text += fmt::format("{:>6} {:>12.3f} {:>12.3f} {:>12.3f} {:>12.3f} {:>12.3f}\n", simulated[i],
+                        1e3 * rank.step_s, 1e3 * rank.compute_s, 1e3 * rank.exposed_s,
+                        1e3 * rank.waiting_s, 1e3 * rank.between_s);
+  }
+  if (simulated.size() > kShownRanks)
+    text += fmt::format("   ... {} more ranks (--json)\n", simulated.size() - kShownRanks);
   return text;
 }
 
@@ -85,12 +87,15 @@ std::string describe(const SimulatedStep& step, const MachineFile& machine) {
 
 std::string to_json(const SimulatedStep& step, const MachineFile& machine) {
   Ordered ranks = Ordered::array();
-  for (const sim::RankShare& rank : step.replayed.ranks)
-    ranks.push_back({{"step_s", rank.step_s},
+  for (const int number : step.simulated) {
+    const sim::RankShare& rank = step.replayed.ranks[size_t(number)];
+    ranks.push_back({{"rank", number},
+                     {"step_s", rank.step_s},
                      {"compute_s", rank.compute_s},
                      {"exposed_s", rank.exposed_s},
                      {"waiting_s", rank.waiting_s},
                      {"between_s", rank.between_s}});
+  }
   Ordered assumed = Ordered::array();
   for (const std::string& name : machine.profile.assumed()) assumed.push_back(name);
   for (const std::string& note : step.notes) assumed.push_back(note);
@@ -103,6 +108,7 @@ std::string to_json(const SimulatedStep& step, const MachineFile& machine) {
     json["tokens_per_s"] = tokens_a_second(step);
   }
   json["ranks"] = ranks;
+  json["num_ranks"] = step.num_ranks;
   json["nodes"] = step.num_nodes;
   json["steps_s"] = step.replayed.step_s;
   json["kernel_shares"] = share_json(step.kernel_shares);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 
 #include "ashlar/core/error.h"
 #include "ashlar/machine/collective_laws.h"
@@ -38,6 +37,12 @@ ClusterLinks::ClusterLinks(const machine::Profile& profile, int num_ranks, int r
     spine_ = nic_ * double(num_ranks) / over->value;
 }
 
+ClusterLinks::ClusterLinks(const machine::Profile& profile, const RankPrograms& programs,
+                           int ranks_per_node)
+    : ClusterLinks(profile, int(programs.ranks.size()), ranks_per_node) {
+  ranks_for_each_ = programs.ranks_for_each;
+}
+
 void ClusterLinks::build(FlowSets& sets) {
   for (auto* resources : {&device_, &nic_up_, &nic_down_}) resources->clear();
   const double peers = mesh_ ? double(std::max(1, ranks_per_node_ - 1)) : 1;
@@ -49,104 +54,108 @@ void ClusterLinks::build(FlowSets& sets) {
   if (spine_ > 0) spine_resource_ = sets.add_resource(spine_);
 }
 
-int ClusterLinks::num_nodes(const std::vector<int>& ranks) const {
-  std::set<int> nodes;
-  for (const int r : ranks) nodes.insert(node_of(r));
-  return int(nodes.size());
+ClusterLinks::Members ClusterLinks::members_of(const RankGroup& group) const {
+  const std::vector<int>& ranks = group.ranks;
+  std::vector<bool> seen(size_t(node_of(num_ranks_ - 1)) + 1);
+  Members members{.simulated = group.simulated, .num_ranks = double(ranks.size())};
+  for (const int r : ranks) {
+    const auto node = size_t(node_of(r));
+    members.num_nodes += seen[node] ? 0 : 1;
+    seen[node] = true;
+    members.in_first += node_of(r) == node_of(ranks[0]) ? 1 : 0;
+  }
+  members.in_node = members.num_ranks / members.num_nodes;
+  members.at_spine = ranks_for_each_ * double(group.simulated.size());
+  return members;
 }
 
-double ClusterLinks::ranks_of_a_node(const std::vector<int>& ranks) const {
-  return double(ranks.size()) / num_nodes(ranks);
-}
-
-ClusterLinks::Rates ClusterLinks::rates_of(const std::vector<int>& ranks) const {
-  const double n = double(ranks.size()), nodes = num_nodes(ranks), g = n / nodes;
-  const double node = link_ * (mesh_ ? (nodes > 1 ? g : n) - 1 : 1);
-  if (nodes == 1) return {link_alpha_s_, node};
-  return {nic_alpha_s_, g > 1 && node > 0 ? std::min(node, g * nic_) : g * nic_};
+ClusterLinks::Rates ClusterLinks::rates_of(const Members& m) const {
+  const double node = link_ * (mesh_ ? (m.across() ? m.in_node : m.num_ranks) - 1 : 1);
+  if (!m.across()) return {link_alpha_s_, node};
+  const double nics = m.in_node * nic_;
+  return {nic_alpha_s_, m.in_node > 1 && node > 0 ? std::min(node, nics) : nics};
 }
 
 // nic_share: the part of `bytes` that goes through the NIC of each rank, if there are any nodes to
 // reach.
-OperationPart ClusterLinks::over_links(const std::vector<int>& ranks, double hops, double bytes,
+OperationPart ClusterLinks::over_links(const Members& m, double hops, double bytes,
                                        double nic_share) const {
-  const Rates rates = rates_of(ranks);
+  const Rates rates = rates_of(m);
   OperationPart part{.latency_s = hops * rates.alpha_s, .work = bytes};
   if (bytes <= 0) return part;
-  const bool across = num_nodes(ranks) > 1, within = ranks_of_a_node(ranks) > 1;
-  part.limit = across ? 0 : rates.bytes_a_second;
-  for (const int r : ranks) {
-    if (within) part.links.push_back({device_[size_t(r)], 1});
-    if (!across || nic_share <= 0) continue;
+  part.limit = m.across() ? 0 : rates.bytes_a_second;
+  part.links.reserve(3 * m.simulated.size() + 1);
+  for (const int r : m.simulated) {
+    if (m.in_node > 1) part.links.push_back({device_[size_t(r)], 1});
+    if (!m.across() || nic_share <= 0) continue;
     part.links.push_back({nic_up_[size_t(r)], nic_share});
     part.links.push_back({nic_down_[size_t(r)], nic_share});
   }
-  if (across && spine_resource_ >= 0)
-    part.links.push_back({spine_resource_, nic_share * double(ranks.size())});
+  if (m.across() && spine_resource_ >= 0)
+    part.links.push_back({spine_resource_, nic_share * m.at_spine});
   return part;
 }
 
-std::vector<OperationPart> ClusterLinks::two_levels(const std::vector<int>& ranks, double S) const {
-  const double g = ranks_of_a_node(ranks), nodes = num_nodes(ranks);
-  const LinkLaw inner = ring_law(CollectiveOp::kReduceScatter, int64_t(g), S);
-  const LinkLaw outer = ring_law(CollectiveOp::kAllReduce, int64_t(nodes), S / g);
-  std::vector<int> node_ranks;
-  for (const int r : ranks)
-    if (node_of(r) == node_of(ranks[0])) node_ranks.push_back(r);
-  OperationPart in_node = over_links(node_ranks, inner.hops, inner.bytes, 0);
+std::vector<OperationPart> ClusterLinks::two_levels(const Members& m, double S) const {
+  const LinkLaw inner = ring_law(CollectiveOp::kReduceScatter, int64_t(m.in_node), S);
+  const LinkLaw outer = ring_law(CollectiveOp::kAllReduce, int64_t(m.num_nodes), S / m.in_node);
+  const Members of_a_node{
+      .simulated = m.simulated, .num_ranks = m.in_first, .num_nodes = 1, .in_node = m.in_first};
+  OperationPart in_node = over_links(of_a_node, inner.hops, inner.bytes, 0);
   in_node.links.clear();
-  for (const int r : ranks) in_node.links.push_back({device_[size_t(r)], 1});
+  for (const int r : m.simulated) in_node.links.push_back({device_[size_t(r)], 1});
   OperationPart rails{.latency_s = outer.hops * nic_alpha_s_, .work = outer.bytes};
-  for (const int r : ranks) {
+  for (const int r : m.simulated) {
     rails.links.push_back({nic_up_[size_t(r)], 1});
     rails.links.push_back({nic_down_[size_t(r)], 1});
   }
-  if (spine_resource_ >= 0) rails.links.push_back({spine_resource_, double(ranks.size())});
+  if (spine_resource_ >= 0) rails.links.push_back({spine_resource_, m.at_spine});
   return {in_node, rails, in_node};
 }
 
-std::vector<OperationPart> ClusterLinks::parts(const std::vector<int>& ranks,
+LinkAlgorithm ClusterLinks::fastest(const Members& m, double S) const {
+  const Rates rates = rates_of(m);
+  const int64_t n = int64_t(m.num_ranks);
+  const double ring_s = ring_law(CollectiveOp::kAllReduce, n, S)
+                            .time_s(rates.alpha_s, rates.bytes_a_second),
+               tree_s = tree_law(n, S).time_s(rates.alpha_s, rates.bytes_a_second);
+  if (has_levels(m)) {
+    const LinkLaw inner = ring_law(CollectiveOp::kReduceScatter, int64_t(m.in_node), S);
+    const LinkLaw outer = ring_law(CollectiveOp::kAllReduce, int64_t(m.num_nodes), S / m.in_node);
+    const double node = link_ * (mesh_ ? m.in_node - 1 : 1);
+    if (2 * inner.time_s(link_alpha_s_, node) + outer.time_s(nic_alpha_s_, nic_) <
+        std::min(ring_s, tree_s))
+      return LinkAlgorithm::kTwoLevel;
+  }
+  return tree_s < ring_s ? LinkAlgorithm::kTree : LinkAlgorithm::kRing;
+}
+
+std::vector<OperationPart> ClusterLinks::parts(const RankGroup& group,
                                                const RankOperation& operation,
                                                std::optional<LinkAlgorithm> algorithm) const {
-  const int64_t n = int64_t(ranks.size());
+  const Members m = members_of(group);
+  const int64_t n = int64_t(group.ranks.size());
   const double S = double(operation.bytes);
-  const Rates rates = rates_of(ranks);
-  const double g = ranks_of_a_node(ranks);
+  const Rates rates = rates_of(m);
+  const auto over = [&](const LinkLaw& law, double nic_share) {
+    return std::vector{over_links(m, law.hops, law.bytes, nic_share)};
+  };
   switch (operation.op) {
     case CollectiveOp::kAllToAll:
-    case CollectiveOp::kAllToAllV: {
-      const LinkLaw law = ring_law(operation.op, n, S);
-      return {over_links(ranks, law.hops, law.bytes, (double(n) - g) / double(n - 1))};
-    }
+    case CollectiveOp::kAllToAllV:
+      return over(ring_law(operation.op, n, S), (double(n) - m.in_node) / double(n - 1));
     case CollectiveOp::kBroadcast:
-    case CollectiveOp::kReduce: {
-      const LinkLaw law = pipelined_law(n, S, rates.alpha_s, rates.bytes_a_second);
-      return {over_links(ranks, law.hops, law.bytes, 1 / g)};
-    }
+    case CollectiveOp::kReduce:
+      return over(pipelined_law(n, S, rates.alpha_s, rates.bytes_a_second), 1 / m.in_node);
     case CollectiveOp::kAllReduce: {
-      const LinkLaw ring = ring_law(operation.op, n, S), tree = tree_law(n, S);
-      const bool levels = num_nodes(ranks) > 1 && g > 1 && g == double(int64_t(g));
-      if (!algorithm) {
-        const double ring_s = ring.time_s(rates.alpha_s, rates.bytes_a_second),
-                     tree_s = tree.time_s(rates.alpha_s, rates.bytes_a_second);
-        algorithm = tree_s < ring_s ? LinkAlgorithm::kTree : LinkAlgorithm::kRing;
-        if (levels) {
-          const LinkLaw inner = ring_law(CollectiveOp::kReduceScatter, int64_t(g), S);
-          const LinkLaw outer = ring_law(CollectiveOp::kAllReduce, num_nodes(ranks), S / g);
-          const double node = link_ * (mesh_ ? g - 1 : 1);
-          if (2 * inner.time_s(link_alpha_s_, node) + outer.time_s(nic_alpha_s_, nic_) <
-              std::min(ring_s, tree_s))
-            algorithm = LinkAlgorithm::kTwoLevel;
-        }
-      }
-      if (*algorithm == LinkAlgorithm::kTwoLevel && levels) return two_levels(ranks, S);
-      const LinkLaw& law = *algorithm == LinkAlgorithm::kTree ? tree : ring;
-      return {over_links(ranks, law.hops, law.bytes, 1 / g)};
+      if (!algorithm) algorithm = fastest(m, S);
+      if (*algorithm == LinkAlgorithm::kTwoLevel && has_levels(m)) return two_levels(m, S);
+      return over(*algorithm == LinkAlgorithm::kTree ? tree_law(n, S)
+                                                     : ring_law(CollectiveOp::kAllReduce, n, S),
+                  1 / m.in_node);
     }
-    default: {
-      const LinkLaw law = ring_law(operation.op, n, S);
-      return {over_links(ranks, law.hops, law.bytes, 1 / g)};
-    }
+    default:
+      return over(ring_law(operation.op, n, S), 1 / m.in_node);
   }
 }
 
@@ -159,7 +168,7 @@ OperationPart ClusterLinks::message(int from, int to, double bytes) const {
   OperationPart part{.latency_s = nic_alpha_s_,
                      .work = bytes,
                      .links = {{nic_up_[size_t(from)], 1}, {nic_down_[size_t(to)], 1}}};
-  if (spine_resource_ >= 0) part.links.push_back({spine_resource_, 1});
+  if (spine_resource_ >= 0) part.links.push_back({spine_resource_, ranks_for_each_});
   return part;
 }
 

@@ -25,28 +25,42 @@ class ClusterLinks {
   // ranks_per_node: rank r is on node r / ranks_per_node, one rank a device.
   // Errors   kConfig: the profile lacks a rate or a latency that is needed.
   ClusterLinks(const machine::Profile& profile, int num_ranks, int ranks_per_node);
+  // programs: some of their ranks may not be simulated; then nothing is sent over their links, and
+  // a group takes as much of the spine as the groups that it stands for.
+  ClusterLinks(const machine::Profile& profile, const RankPrograms& programs, int ranks_per_node);
 
   void build(FlowSets& sets);
   // algorithm: of an all_reduce over nodes; empty: the fastest.
-  std::vector<OperationPart> parts(const std::vector<int>& ranks, const RankOperation& operation,
+  std::vector<OperationPart> parts(const RankGroup& group, const RankOperation& operation,
                                    std::optional<LinkAlgorithm> algorithm = {}) const;
   OperationPart message(int from, int to, double bytes) const;
 
   int node_of(int rank) const { return rank / ranks_per_node_; }
-  // The number of nodes that the ranks are on.
-  int num_nodes(const std::vector<int>& ranks) const;
 
  private:
   struct Rates {
     double alpha_s = 0, bytes_a_second = 0;
   };
-  OperationPart over_links(const std::vector<int>& ranks, double hops, double bytes,
-                           double nic_share) const;
-  Rates rates_of(const std::vector<int>& ranks) const;
-  std::vector<OperationPart> two_levels(const std::vector<int>& ranks, double S) const;
-  double ranks_of_a_node(const std::vector<int>& ranks) const;
+  // A group, counted once.
+  struct Members {
+    const std::vector<int>& simulated;
+    double num_ranks = 0, num_nodes = 0;
+    double in_node = 0;   // ranks of a node, on average
+    double in_first = 0;  // ranks on the node of the first
+    double at_spine = 0;  // ranks whose traffic meets there, with those of groups alike
+    bool across() const { return num_nodes > 1; }
+  };
+  Members members_of(const RankGroup& group) const;
+  OperationPart over_links(const Members&, double hops, double bytes, double nic_share) const;
+  Rates rates_of(const Members&) const;
+  std::vector<OperationPart> two_levels(const Members&, double S) const;
+  LinkAlgorithm fastest(const Members&, double S) const;
+  static bool has_levels(const Members& m) {
+    return m.across() && m.in_node > 1 && m.in_node == double(int64_t(m.in_node));
+  }
 
   const int num_ranks_, ranks_per_node_;
+  double ranks_for_each_ = 1;
   bool mesh_ = false;
   double link_ = 0, nic_ = 0, spine_ = 0;  // bytes a second, as far as usable
   double link_alpha_s_ = 0, nic_alpha_s_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "ashlar/core/error.h"
 
@@ -57,16 +58,14 @@ MachineCosts::MachineCosts(const machine::Profile& profile, const RankPrograms& 
       operation_factor_(factor(kCategories[1])) {
   for (const KernelWork& work : programs.kernels) kernel_times_.push_back(kernels.of(work));
   for (const RankGroup& group : programs.groups)
-    ++groups_at_once_[{group.name, group.ranks.size()}];
-  if (const auto* factor = profile.find("contention.products")) contention_ = factor->value;
+    groups_at_once_[{group.name, group.ranks.size()}] += programs.groups_for(group);
+  // Products are slower while a collective uses their memory.
+  const auto* factor = profile.find("contention.products");
+  for (const KernelWork& work : programs.kernels)
+    contention_.push_back(
+        factor && work.op.find("linear") != std::string::npos ? std::max(1.0, factor->value) : 1);
   if (on_devices_) {
-    bool alone = true;  // every operation has a curve
-    for (const RankProgram& rank : programs.ranks)
-      for (const RankOperation& operation : rank.operations)
-        alone &=
-            operation.lane < 0 ||
-            has_curve(operation, int64_t(programs.groups[size_t(operation.group)].ranks.size()));
-    if (!alone) links_.emplace(profile, int(programs.ranks.size()), ranks_per_node_);
+    if (!curves_for_all()) links_.emplace(profile, programs, ranks_per_node_);
     return;
   }
   const double cores = profile.need("node.cores").value;
@@ -84,12 +83,30 @@ double MachineCosts::factor(std::string_view category) const {
   return found == profile_.calibration->factors.end() ? 1 : found->second;
 }
 
+bool MachineCosts::curves_for_all() const {
+  std::set<std::pair<CollectiveOp, size_t>> known;
+  for (const RankProgram& rank : programs_.ranks)
+    for (const RankOperation& operation : rank.operations) {
+      const size_t n = programs_.groups[size_t(operation.group)].ranks.size();
+      if (operation.lane < 0 || !known.emplace(op_of(operation), n).second) continue;
+      if (!has_curve(operation, int64_t(n))) return false;
+    }
+  return true;
+}
+
+// Where only some ranks of a node are simulated, they have their share of it.
 void MachineCosts::build(FlowSets& sets) {
-  const int nodes = (int(programs_.ranks.size()) + ranks_per_node_ - 1) / ranks_per_node_;
-  for (int node = 0; node < nodes && !on_devices_; ++node)
-    node_cores_.push_back(sets.add_resource(profile_.need("node.cores").value));
-  for (int node = 0; node < nodes && options_.read_bytes > 0; ++node)
-    node_disks_.push_back(sets.add_resource(1e9 * disk_gbps(profile_)));
+  const int num_ranks = int(programs_.ranks.size());
+  for (int first = 0; first < num_ranks; first += ranks_per_node_) {
+    const int end = std::min(first + ranks_per_node_, num_ranks);
+    int simulated = 0;
+    for (int rank = first; rank < end; ++rank) simulated += programs_.simulates(rank);
+    const double share = double(std::max(1, simulated)) / (end - first);
+    if (!on_devices_)
+      node_cores_.push_back(sets.add_resource(profile_.need("node.cores").value * share));
+    if (options_.read_bytes > 0)
+      node_disks_.push_back(sets.add_resource(1e9 * disk_gbps(profile_) * share));
+  }
   if (links_) links_->build(sets);
 }
 
@@ -111,11 +128,8 @@ double MachineCosts::kernel_s(int rank, const ProgramEvent& event) const {
          imbalance_.of_kernel(rank, event);
 }
 
-// Products are slower while a collective uses their memory.
 double MachineCosts::contention(const ProgramEvent& event) const {
-  if (contention_ <= 1) return 1;
-  return programs_.kernels[size_t(event.value)].op.find("linear") != std::string::npos ? contention_
-                                                                                       : 1;
+  return contention_[size_t(event.value)];
 }
 
 double MachineCosts::received_scale(int rank, const RankOperation& operation) const {
@@ -125,7 +139,7 @@ double MachineCosts::received_scale(int rank, const RankOperation& operation) co
 
 OperationTime MachineCosts::time_of(const RankOperation& operation, int64_t num_ranks) const {
   const RankGroup& group = programs_.groups[size_t(operation.group)];
-  const int64_t at_once = groups_at_once_.at({group.name, group.ranks.size()});
+  const int64_t at_once = std::llround(groups_at_once_.at({group.name, group.ranks.size()}));
   OperationTime time =
       times_.of(op_of(operation), operation.dtype, num_ranks, at_once, double(operation.bytes));
   time.fixed_s *= operation_factor_;
@@ -150,7 +164,7 @@ std::vector<OperationPart> MachineCosts::by_curve(const RankGroup& group,
   const double moving_s = time.s_per_received * received;
   OperationPart part{.latency_s = time.fixed_s, .work = moving_s, .limit = 1};
   if (links_ && moving_s > 0)
-    for (const OperationPart& by_law : links_->parts(group.ranks, operation))
+    for (const OperationPart& by_law : links_->parts(group, operation))
       for (const ResourceUse& use : by_law.links)
         part.links.push_back({use.resource, use.weight * by_law.work / moving_s});
   return {part};
@@ -167,7 +181,7 @@ std::vector<OperationPart> MachineCosts::parts(const RankGroup& group,
   const int64_t n = int64_t(group.ranks.size());
   if (on_devices_) {
     if (has_curve(operation, n)) return by_curve(group, operation);
-    std::vector<OperationPart> by_law = links_->parts(group.ranks, operation);
+    std::vector<OperationPart> by_law = links_->parts(group, operation);
     for (OperationPart& part : by_law) part = slowed(part);
     return by_law;
   }
@@ -190,10 +204,18 @@ OperationPart MachineCosts::message(int from, int to, int64_t bytes) const {
 
 std::array<double, 3> MachineCosts::kernel_seconds() const {
   std::array<double, 3> seconds{};
+  const std::vector<double> of_kernels = seconds_of_kernels();
+  for (size_t i = 0; i < of_kernels.size(); ++i)
+    seconds[size_t(kernel_times_[i].source)] += of_kernels[i];
+  return seconds;
+}
+
+std::vector<double> MachineCosts::seconds_of_kernels() const {
+  std::vector<double> seconds(programs_.kernels.size());
   for (int rank = 0; rank < int(programs_.ranks.size()); ++rank)
     for (const ProgramEvent& event : programs_.ranks[size_t(rank)].events)
       if (event.kind == ProgramEvent::Kind::kKernel)
-        seconds[size_t(kernel_times_[size_t(event.value)].source)] += kernel_s(rank, event);
+        seconds[size_t(event.value)] += kernel_s(rank, event);
   return seconds;
 }
 
@@ -202,22 +224,31 @@ std::array<double, 3> MachineCosts::operation_seconds() const {
   FlowSets sets;
   std::optional<ClusterLinks> links = links_;
   if (links) links->build(sets);
+  // Most operations take the time of one before; only the bytes that a rank receives may differ.
+  std::map<std::tuple<int32_t, CollectiveOp, DType, int64_t>, OperationTime> times;
+  const auto time = [&](const RankOperation& operation) {
+    const RankGroup& group = programs_.groups[size_t(operation.group)];
+    const bool collective = operation.number >= 0;
+    const int64_t bytes = collective || !on_devices_ ? operation.bytes : operation.received_bytes;
+    const auto [found, is_new] =
+        times.try_emplace({operation.group, op_of(operation), operation.dtype, bytes});
+    OperationTime& time = found->second;
+    const int64_t n = collective ? int64_t(group.ranks.size()) : 2;
+    if (!is_new) return time;
+    if (!on_devices_ || has_curve(operation, n)) return time = time_of(operation, n);
+    time.source = TimeSource::kLaw;
+    for (const OperationPart& part :
+         collective ? links->parts(group, operation)
+                    : std::vector{links->message(group.ranks[0], group.ranks[1], double(bytes))})
+      time.fixed_s += alone_s(slowed(part), sets);
+    return time;
+  };
   for (const RankProgram& rank : programs_.ranks)
     for (const RankOperation& operation : rank.operations) {
       if (operation.lane < 0) continue;
-      const RankGroup& group = programs_.groups[size_t(operation.group)];
-      const int64_t n = operation.number >= 0 ? int64_t(group.ranks.size()) : 2;
-      if (!on_devices_ || has_curve(operation, n)) {
-        const OperationTime time = time_of(operation, n);
-        seconds[size_t(time.source)] +=
-            time.fixed_s + time.s_per_received * double(operation.received_bytes);
-        continue;
-      }
-      for (const OperationPart& part :
-           operation.number >= 0 ? links->parts(group.ranks, operation)
-                                 : std::vector{links->message(group.ranks[0], group.ranks[1],
-                                                              double(operation.received_bytes))})
-        seconds[size_t(TimeSource::kLaw)] += alone_s(part, sets);
+      const OperationTime of_one = time(operation);
+      seconds[size_t(of_one.source)] +=
+          of_one.fixed_s + of_one.s_per_received * double(operation.received_bytes);
     }
   return seconds;
 }

@@ -57,6 +57,7 @@ class MachineCosts final : public Costs {
   double threads() const { return threads_; }
   // Seconds of kernels of a program run of all ranks, and of operations, by source.
   std::array<double, 3> kernel_seconds() const;
+  std::vector<double> seconds_of_kernels() const;  // by RankPrograms::kernels
   std::array<double, 3> operation_seconds() const;
   const std::vector<WorkTime>& kernel_times() const { return kernel_times_; }
 
@@ -66,6 +67,7 @@ class MachineCosts final : public Costs {
   OperationPart slowed(OperationPart part) const;  // by the factor of operations
   std::vector<OperationPart> by_curve(const RankGroup& group, const RankOperation& operation) const;
   bool has_curve(const RankOperation& operation, int64_t num_ranks) const;
+  bool curves_for_all() const;
 
   const machine::Profile& profile_;
   const RankPrograms& programs_;
@@ -75,9 +77,10 @@ class MachineCosts final : public Costs {
   int ranks_per_node_ = 1;
   OperationTimes times_;
   std::optional<ClusterLinks> links_;
-  std::vector<WorkTime> kernel_times_;                                 // by RankPrograms::kernels
-  std::map<std::tuple<std::string, size_t>, int64_t> groups_at_once_;  // by name and size
-  double threads_ = 1, wake_busy_s_ = 0, contention_ = 1;
+  std::vector<WorkTime> kernel_times_;                                // by RankPrograms::kernels
+  std::vector<double> contention_;                                    // likewise
+  std::map<std::tuple<std::string, size_t>, double> groups_at_once_;  // by name and size
+  double threads_ = 1, wake_busy_s_ = 0;
   double kernel_factor_ = 1, operation_factor_ = 1;
   std::vector<int> node_cores_, node_disks_;  // resources, by node
   bool lanes_have_cores_ = false;

@@ -28,7 +28,8 @@ class PerfettoWriter {
                            {"step_s", replayed_.step_s.empty() ? 0 : replayed_.step_s.back()}};
     text_ = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
                         about.dump());
-    for (int rank = 0; rank < int(programs_.ranks.size()); ++rank) write_rank(rank);
+    for (int rank = 0; rank < int(programs_.ranks.size()); ++rank)
+      if (programs_.simulates(rank)) write_rank(rank);
     text_.resize(text_.size() - 2);  // removes the last comma
     return text_ + "\n]}\n";
   }

@@ -32,7 +32,8 @@ struct KernelWork {
 
 struct RankGroup {
   std::string name;
-  std::vector<int> ranks;  // of the world, in the order of the group
+  std::vector<int> ranks;      // of the world, in the order of the group
+  std::vector<int> simulated;  // those that have programs
 };
 
 struct RankOperation {
@@ -41,7 +42,7 @@ struct RankOperation {
   int16_t lane = -1;    // of the rank; -1: a group of this rank alone, which nobody waits for
   int32_t label = 0;    // in RankPrograms::texts
   int32_t group = 0;    // in RankPrograms::groups
-  int32_t member = 0;   // position of the rank in its group
+  int32_t member = 0;   // position of the rank in RankGroup::simulated
   int64_t number = -1;  // of the collective in its group; -1: messages, matched in pairs
   int32_t root = -1;    // of broadcast and reduce
   int32_t rounds = 1;   // between which the ranks meet
@@ -82,15 +83,21 @@ struct RankProgram {
 };
 
 struct RankPrograms {
-  std::vector<RankProgram> ranks;  // by number in the world
+  std::vector<RankProgram> ranks;  // by number in the world; without events: not simulated
   std::vector<KernelWork> kernels;
   std::vector<RankGroup> groups;
   std::vector<ProgramPlace> places;
   std::vector<std::string> texts;
-  int64_t tokens = 0;    // of a step, of all ranks; 0: unknown
-  bool dry = false;      // of a dry run, one step that stands for all
-  double between_s = 0;  // median time between two steps, where a run was recorded
+  int64_t tokens = 0;      // of a step, of all ranks; 0: unknown
+  bool dry = false;        // of a dry run, one step that stands for all
+  double between_s = 0;    // median time between two steps, where a run was recorded
+  int ranks_for_each = 1;  // ranks that each simulated rank stands for
 
+  bool simulates(int rank) const { return !ranks[size_t(rank)].events.empty(); }
+  // The groups of one kind that run at once, for each of which this one was made.
+  double groups_for(const RankGroup& group) const {
+    return double(ranks_for_each) * double(group.simulated.size()) / double(group.ranks.size());
+  }
   std::string_view label(const RankOperation& operation) const {
     return texts[size_t(operation.label)];
   }

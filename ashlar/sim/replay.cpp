@@ -20,12 +20,13 @@ Replayer::Replayer(const RankPrograms& programs, Costs& costs, const ReplayOptio
   costs_.build(sets_);
   for (const RankProgram& program : programs.ranks)
     ranks_.emplace_back().lanes.resize(program.lanes.size());
-  for (const RankGroup& group : programs.groups) num_begun_.emplace_back(group.ranks.size());
+  for (const RankGroup& group : programs.groups) num_begun_.emplace_back(group.simulated.size());
   open_meetings_.resize(programs.groups.size());
 }
 
 Replayed Replayer::run() {
   for (int rank = 0; rank < int(ranks_.size()); ++rank) {
+    if (!programs_.simulates(rank)) continue;
     begin_read(rank);
     ready_.push_back({Then::Kind::kAdvance, rank});
   }
@@ -77,6 +78,9 @@ void Replayer::act(const Then& then) {
     case Then::Kind::kKernel:
       ranks_[size_t(then.a)].kernel_set = -1;
       return unblock(then.a);
+    case Then::Kind::kKernels:
+      ranks_[size_t(then.a)].block = Block::kNone;
+      return advance(then.a);
     case Then::Kind::kRead:
       ranks_[size_t(then.a)].reading = false;
       if (ranks_[size_t(then.a)].block == Block::kStall) unblock(then.a);
@@ -130,13 +134,37 @@ bool Replayer::step_through(int number) {
 void Replayer::run_kernel(int number, const ProgramEvent& event) {
   Rank& rank = ranks_[size_t(number)];
   rank.block = Block::kKernel;
-  rank.since_s = now_s_;
   const CoreShare cores = costs_.cores(number);
+  if (cores.resource < 0 && run_alone(number)) return;
+  rank.since_s = now_s_;
   const ResourceUse use{cores.resource, cores.threads};
   const double limit = rank.num_moving > 0 ? 1 / costs_.contention(event) : 1;
   start_set(costs_.kernel_s(number, event), limit,
             cores.resource >= 0 ? std::span(&use, 1) : std::span<const ResourceUse>(),
             {Then::Kind::kKernel, number});
+}
+
+// Kernels that nothing else can slow down take their times, one after another: their end is one
+// moment.
+bool Replayer::run_alone(int number) {
+  Rank& rank = ranks_[size_t(number)];
+  const auto& events = programs_.ranks[size_t(number)].events;
+  const size_t first = rank.at;
+  double at_s = now_s_;
+  for (; rank.at < events.size() && events[rank.at].kind == EventKind::kKernel; ++rank.at) {
+    const ProgramEvent& event = events[rank.at];
+    if (costs_.contention(event) != 1) break;
+    const double end_s = at_s + costs_.kernel_s(number, event);
+    rank.share.compute_s += end_s - at_s;
+    keep(number, {.kind = ReplaySpan::Kind::kKernel,
+                  .index = int32_t(rank.at),
+                  .begin_s = at_s,
+                  .end_s = end_s});
+    at_s = end_s;
+  }
+  if (rank.at == first) return false;
+  plan(at_s, {Then::Kind::kKernels, number});
+  return true;
 }
 
 bool Replayer::post(int number, const ProgramEvent& event) {
@@ -255,7 +283,7 @@ std::string Replayer::describe_stuck(int number) const {
                         programs_.name_of(operation));
     std::vector<int> missing;
     if (operation.number >= 0) {
-      const auto& members = programs_.groups[size_t(operation.group)].ranks;
+      const auto& members = programs_.groups[size_t(operation.group)].simulated;
       const auto& begun = num_begun_[size_t(operation.group)];
       for (size_t m = 0; m < members.size(); ++m)
         if (begun[m] < begun[size_t(operation.member)]) missing.push_back(members[m]);
@@ -292,13 +320,16 @@ Replayed Replayer::result() {
   replayed.problem = problem_.empty() ? stuck() : problem_;
   replayed.end_s = now_s_;
   replayed.spans = std::move(spans_);
-  if (ranks_.empty()) return replayed;
-  size_t num_steps = ranks_[0].step_ends_s.size();
-  for (const Rank& rank : ranks_) num_steps = std::min(num_steps, rank.step_ends_s.size());
+  size_t num_steps = SIZE_MAX;
+  for (int r = 0; r < int(ranks_.size()); ++r)
+    if (programs_.simulates(r))
+      num_steps = std::min(num_steps, ranks_[size_t(r)].step_ends_s.size());
+  if (num_steps == SIZE_MAX) return replayed;
   double before_s = 0;
   for (size_t step = 0; step < num_steps; ++step) {
     double last_s = 0;
-    for (const Rank& rank : ranks_) last_s = std::max(last_s, rank.step_ends_s[step]);
+    for (const Rank& rank : ranks_)
+      if (step < rank.step_ends_s.size()) last_s = std::max(last_s, rank.step_ends_s[step]);
     replayed.step_s.push_back(last_s - before_s);
     before_s = last_s;
   }

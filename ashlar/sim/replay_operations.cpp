@@ -64,7 +64,7 @@ int Replayer::new_meeting(int group, int64_t ordinal) {
   meeting = {};
   meeting.group = group;
   meeting.ordinal = ordinal;
-  meeting.operations.assign(programs_.groups[size_t(group)].ranks.size(), -1);
+  meeting.operations.assign(programs_.groups[size_t(group)].simulated.size(), -1);
   open_meetings_[size_t(group)][ordinal] = number;
   return number;
 }
@@ -82,19 +82,20 @@ void Replayer::come(int rank, int lane) {
   if (!agree(meeting)) return;
   const RankGroup& group = programs_.groups[size_t(meeting.group)];
   meeting.parts = costs_.parts(
-      group, programs_.ranks[size_t(group.ranks[0])].operations[size_t(meeting.operations[0])]);
-  for (size_t m = 0; m < group.ranks.size(); ++m) {
+      group, programs_.ranks[size_t(group.simulated[0])].operations[size_t(meeting.operations[0])]);
+  for (size_t m = 0; m < group.simulated.size(); ++m) {
+    const int member = group.simulated[m];
     const RankOperation& theirs =
-        programs_.ranks[size_t(group.ranks[m])].operations[size_t(meeting.operations[m])];
-    ranks_[size_t(group.ranks[m])].lanes[size_t(theirs.lane)].met_s = now_s_;
-    set_moving(group.ranks[m], theirs.lane, 1);
+        programs_.ranks[size_t(member)].operations[size_t(meeting.operations[m])];
+    ranks_[size_t(member)].lanes[size_t(theirs.lane)].met_s = now_s_;
+    set_moving(member, theirs.lane, 1);
   }
   begin_part(number);
 }
 
 // Whether all members call the same; sizes may differ where ranks say their own counts.
 bool Replayer::agree(const Meeting& meeting) {
-  const auto& ranks = programs_.groups[size_t(meeting.group)].ranks;
+  const auto& ranks = programs_.groups[size_t(meeting.group)].simulated;
   const auto operation = [&](size_t m) -> const RankOperation& {
     return programs_.ranks[size_t(ranks[m])].operations[size_t(meeting.operations[m])];
   };
@@ -126,7 +127,7 @@ void Replayer::begin_part(int number) {
 void Replayer::start_part(int number) {
   Meeting& meeting = meetings_[size_t(number)];
   const OperationPart& part = meeting.parts[meeting.part];
-  const auto& ranks = programs_.groups[size_t(meeting.group)].ranks;
+  const auto& ranks = programs_.groups[size_t(meeting.group)].simulated;
   const bool works = part.core_s > 0 || part.core_s_per_received > 0;
   meeting.open = 1 + int(works ? ranks.size() : 0);
   for (size_t m = 0; works && m < ranks.size(); ++m) {
@@ -145,7 +146,7 @@ void Replayer::start_part(int number) {
 void Replayer::start_core(int number, int member) {
   const Meeting& meeting = meetings_[size_t(number)];
   const OperationPart& part = meeting.parts[meeting.part];
-  const int rank = programs_.groups[size_t(meeting.group)].ranks[size_t(member)];
+  const int rank = programs_.groups[size_t(meeting.group)].simulated[size_t(member)];
   const RankOperation& operation =
       programs_.ranks[size_t(rank)].operations[size_t(meeting.operations[size_t(member)])];
   const double work_s = part.core_s + part.core_s_per_received *
@@ -161,7 +162,7 @@ void Replayer::end_member(int number, int member) {
   Meeting& meeting = meetings_[size_t(number)];
   const OperationPart& part = meeting.parts[meeting.part];
   if (meeting.parts.size() == 1 && part.work == 0) {
-    const int rank = programs_.groups[size_t(meeting.group)].ranks[size_t(member)];
+    const int rank = programs_.groups[size_t(meeting.group)].simulated[size_t(member)];
     int32_t& operation = meeting.operations[size_t(member)];
     const int lane = programs_.ranks[size_t(rank)].operations[size_t(operation)].lane;
     operation = -1;
@@ -180,7 +181,7 @@ void Replayer::end_part_of(int number) {
 
 void Replayer::release(int number) {
   const Meeting& meeting = meetings_[size_t(number)];
-  const auto& ranks = programs_.groups[size_t(meeting.group)].ranks;
+  const auto& ranks = programs_.groups[size_t(meeting.group)].simulated;
   for (size_t m = 0; m < ranks.size(); ++m) {
     if (meeting.operations[m] < 0) continue;
     const int lane =
@@ -202,8 +203,14 @@ void Replayer::begin_messages(int rank, int lane_number) {
   for (int32_t i = 0; i < operation.num_messages && problem_.empty(); ++i) {
     const TraceMessage& m = program.messages[size_t(operation.first_message + i)];
     const int from = m.sends ? rank : m.rank, to = m.sends ? m.rank : rank;
+    const MessageEnd here{rank, int16_t(lane_number), m.bytes};
+    if (!programs_.simulates(m.rank)) {
+      const MessageEnd there{.bytes = m.bytes};
+      start_message(from, to, m.sends ? here : there, m.sends ? there : here);
+      continue;
+    }
     Channel& channel = channels_[{operation.group, from, to}];
-    (m.sends ? channel.sends : channel.receives).push_back({rank, int16_t(lane_number), m.bytes});
+    (m.sends ? channel.sends : channel.receives).push_back(here);
     meet(operation.group, from, to);
   }
 }
@@ -211,6 +218,21 @@ void Replayer::begin_messages(int rank, int lane_number) {
 void Replayer::meet(int group, int from, int to) {
   Channel& channel = channels_[{group, from, to}];
   if (channel.sends.empty() || channel.receives.empty()) return;
+  const MessageEnd sent = channel.sends.front(), expected = channel.receives.front();
+  channel.sends.pop_front();
+  channel.receives.pop_front();
+  if (sent.bytes != expected.bytes) {
+    problem_ =
+        fmt::format("rank {} sends {} bytes to rank {}, which expects {}: {}", from, sent.bytes, to,
+                    expected.bytes, programs_.name_of(operation_of(sent.rank, sent.lane)));
+    return;
+  }
+  start_message(from, to, sent, expected);
+}
+
+// An end without a rank is of one that is not simulated; it comes as soon as the other.
+void Replayer::start_message(int from, int to, const MessageEnd& sender,
+                             const MessageEnd& receiver) {
   if (free_messages_.empty()) {
     free_messages_.push_back(int32_t(messages_.size()));
     messages_.emplace_back();
@@ -218,18 +240,11 @@ void Replayer::meet(int group, int from, int to) {
   const int number = free_messages_.back();
   free_messages_.pop_back();
   Message& message = messages_[size_t(number)];
-  message.from = channel.sends.front();
-  message.to = channel.receives.front();
-  channel.sends.pop_front();
-  channel.receives.pop_front();
-  if (message.from.bytes != message.to.bytes) {
-    problem_ = fmt::format("rank {} sends {} bytes to rank {}, which expects {}: {}", from,
-                           message.from.bytes, to, message.to.bytes,
-                           programs_.name_of(operation_of(message.from.rank, message.from.lane)));
-    return;
-  }
+  message.from = sender;
+  message.to = receiver;
   message.cost = costs_.message(from, to, message.from.bytes);
   for (const MessageEnd& end : {message.from, message.to}) {
+    if (end.rank < 0) continue;
     ranks_[size_t(end.rank)].lanes[size_t(end.lane)].met_s = now_s_;
     set_moving(end.rank, end.lane, 1);
   }
@@ -244,7 +259,7 @@ void Replayer::move(int number) {
   const OperationPart& cost = message.cost;
   if (cost.work > 0)
     return start_set(cost.work, cost.limit, cost.links, {Then::Kind::kMessageDone, number});
-  if (cost.core_s <= 0) return end_message(number);
+  if (cost.core_s <= 0 || message.to.rank < 0) return end_message(number);
   Lane& lane = ranks_[size_t(message.to.rank)].lanes[size_t(message.to.lane)];
   lane.to_receive.push_back(number);
   if (lane.to_receive.size() == 1) receive(number);
@@ -262,13 +277,15 @@ void Replayer::receive(int number) {
 void Replayer::end_message(int number) {
   const Message message = messages_[size_t(number)];
   free_messages_.push_back(number);
-  Lane& receiver = ranks_[size_t(message.to.rank)].lanes[size_t(message.to.lane)];
-  if (!receiver.to_receive.empty() && receiver.to_receive.front() == number) {
-    receiver.to_receive.pop_front();
-    if (!receiver.to_receive.empty())
-      ready_.push_back({Then::Kind::kMessageCore, receiver.to_receive.front()});
+  if (message.to.rank >= 0) {
+    auto& waiting = ranks_[size_t(message.to.rank)].lanes[size_t(message.to.lane)].to_receive;
+    if (!waiting.empty() && waiting.front() == number) {
+      waiting.pop_front();
+      if (!waiting.empty()) ready_.push_back({Then::Kind::kMessageCore, waiting.front()});
+    }
   }
   for (const MessageEnd& end : {message.from, message.to}) {
+    if (end.rank < 0) continue;
     Lane& lane = ranks_[size_t(end.rank)].lanes[size_t(end.lane)];
     set_moving(end.rank, end.lane, -1);
     if (--lane.open_messages == 0) end_operation(end.rank, end.lane);

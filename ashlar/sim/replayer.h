@@ -29,6 +29,7 @@ class Replayer {
       kAdvance,      // rank a
       kStartLane,    // lane b of rank a
       kKernel,       // of rank a has ended
+      kKernels,      // that rank a ran alone have ended
       kRead,         // of rank a has ended
       kLatency,      // of a part of meeting a has passed
       kLinks,        // of meeting a are done
@@ -84,8 +85,8 @@ class Replayer {
     std::vector<int32_t> operations;  // by member; -1: has not come
   };
   struct MessageEnd {
-    int32_t rank = 0;
-    int16_t lane = 0;
+    int32_t rank = -1;
+    int16_t lane = -1;
     int64_t bytes = 0;
   };
   struct Channel {
@@ -105,6 +106,7 @@ class Replayer {
   void advance(int rank);
   bool step_through(int rank);  // one event; false if the rank is blocked or done
   void run_kernel(int rank, const ProgramEvent& event);
+  bool run_alone(int rank);
   bool post(int rank, const ProgramEvent& event);
   bool wait(int rank, const ProgramEvent& event);
   bool end_step(int rank);
@@ -134,6 +136,7 @@ class Replayer {
   bool agree(const Meeting& meeting);
   void begin_messages(int rank, int lane);
   void meet(int group, int from, int to);
+  void start_message(int from, int to, const MessageEnd& sender, const MessageEnd& receiver);
   void move(int message);
   void receive(int message);
   void end_message(int message);

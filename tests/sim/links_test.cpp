@@ -65,7 +65,7 @@ double time_s(const machine::Profile& profile, int num_ranks,
     double kernel_s(int, const ProgramEvent&) const override { return 0; }
     std::vector<OperationPart> parts(const RankGroup& group,
                                      const RankOperation& operation) const override {
-      return links->parts(group.ranks, operation, algorithm);
+      return links->parts(group, operation, algorithm);
     }
     OperationPart message(int, int, int64_t) const override { return {}; }
     std::optional<ClusterLinks> links;
