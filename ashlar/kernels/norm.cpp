@@ -6,11 +6,16 @@
 namespace ashlar::kernels {
 namespace {
 
+// The type of parameters and statistics beside a stream.
+DType wide_of(const Tensor& stream_TH) {
+  return stream_TH.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
 // Checks the tensors of a norm of h; y stands for dy in backward.
 void check_norm(const Tensor& h_TH, const Tensor& w_H, const Tensor& y_TH, const Tensor& rstd_T) {
-  ASHLAR_ASSERT(h_TH.shape.ndim() == 2 && is_stream(h_TH.dtype));
-  check_tensor(w_H, {h_TH.shape[1]}, h_TH.dtype);
-  check_tensor(rstd_T, {h_TH.shape[0]}, h_TH.dtype);
+  ASHLAR_ASSERT(h_TH.shape.ndim() == 2 && is_real(h_TH.dtype));
+  check_tensor(w_H, {h_TH.shape[1]}, wide_of(h_TH));
+  check_tensor(rstd_T, {h_TH.shape[0]}, wide_of(h_TH));
   check_real(y_TH, h_TH.shape);
 }
 
@@ -23,7 +28,7 @@ void check_params(const MergeParams& p, const Tensor& stream_TH) {
   if (is_plain(p)) return;
   for (const Tensor* t :
        {&p.hidden_scale_H, &p.hidden_bias_H, &p.residual_scale_H, &p.residual_bias_H})
-    check_tensor(*t, {stream_TH.shape[1]}, stream_TH.dtype);
+    check_tensor(*t, {stream_TH.shape[1]}, wide_of(stream_TH));
 }
 
 }  // namespace

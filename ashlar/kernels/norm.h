@@ -12,12 +12,14 @@
 //          MiniMax-01, arXiv 2501.08313.
 // Shapes   T tokens, H width.  o r h y do dr dh dy: [T, H]; ao bo ar br w and their gradients: [H];
 //          rstd [T].
-// Types    stream (o r h dh dr): F32 or F64.  y, dy and d_o: F32, F64 or BF16 (inputs of products);
-//          parameters and their gradients: stream type.
+// Types    stream (r h dh dr, dh_in dy_in): F32, F64 or BF16.  o, y, dy and d_o: F32, F64 or BF16
+//          (of products); parameters, their gradients and rstd: F64 with F64, else F32.
 // Cost     forward 8*T*H flop, backward 22*T*H; without MergeParams 5*T*H and 11*T*H (12*T*H if h
 //          is recomputed); the merge alone 4*T*H and 8*T*H, plain T*H and nothing; with a normed
 //          residual 4*T*H more forward, 3*T*H backward; bytes: every tensor once.  Bandwidth-bound.
-// Numerics statistics in fp32 with a fixed order of summation; parameter gradients: partial sums
+// Numerics statistics in fp32 of h as it is stored, with a fixed order of summation; dh is rounded
+//          to the stream type before a merge passes it on, so that a merge and a norm in one kernel
+//          give the bits of two; parameter gradients: partial sums
 //          per block of 64 tokens, blocks added in order: the same bits for any thread count.
 #pragma once
 
@@ -38,7 +40,7 @@ void rms_norm_forward(const Context&, double eps, const Tensor& h_TH, const Tens
 struct RmsNormBackward {
   Tensor dy_TH, h_TH, w_H, rstd_T;
   Tensor dh_in_TH = {};  // added to dh; absent: nothing
-  Tensor dy_in_TH = {};  // stream type; added to dy; absent: nothing
+  Tensor dy_in_TH = {};  // added to dy; absent: nothing
   Tensor dh_TH;          // may be dh_in or dy_in itself
   Tensor dw_H;           // added to
   double weight_offset = 0;

@@ -45,11 +45,11 @@ void norm_gradient_rows(const NormGradientArgs<T>& x, int64_t begin, int64_t end
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * H;
     const T rstd = x.w ? x.rstd[t] : T(0);
-    const auto h = [&](int64_t i) {
-      if (x.h) return x.h[row + i];
+    const auto merged = [&](int64_t i) {
       if (!x.ao) return T(x.factors.beta) * x.o[row + i] + T(x.factors.alpha) * x.r[row + i];
       return (x.o[row + i] + x.bo[i]) * x.ao[i] + (x.r[row + i] + x.br[i]) * x.ar[i];
     };
+    const auto h = [&](int64_t i) { return x.h ? x.h[row + i] : as_stored(x.r, merged(i)); };
     const auto dy = [&](int64_t i) {
       return x.dy_in ? x.dy[row + i] + x.dy_in[row + i] : x.dy[row + i];
     };
@@ -61,6 +61,7 @@ void norm_gradient_rows(const NormGradientArgs<T>& x, int64_t begin, int64_t end
         const T normed = h(i) * rstd;
         dh += rstd * (dy(i) * weight(x, i) - normed * mean);
         dw[i] += dy(i) * normed;
+        dh = as_stored(x.dr, dh);
       }
       if (x.ao) {
         dao[i] += dh * (x.o[row + i] + x.bo[i]);

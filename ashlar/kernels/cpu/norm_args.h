@@ -37,4 +37,10 @@ struct NormGradientArgs {
 void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin, int64_t end,
                              float* partial);
 
+// The value that a tensor holds once this one was stored in it.
+template <typename T>
+T as_stored(const Cells<T>& cells, T value) {
+  return cells.dtype() == DType::kBF16 ? T(float(bf16(float(value)))) : value;
+}
+
 }  // namespace ashlar::kernels::cpu

@@ -17,6 +17,26 @@ namespace {
 
 constexpr int64_t kNormTokens = 4;  // that share loads of parameters and of their gradients
 
+// The types of a loop's pointers: to rows of products (o, y, dy, d_o), and of the stream.
+template <typename ProductRows, typename StreamRows>
+struct RowTypes {
+  using Product = ProductRows;
+  using Stream = StreamRows;
+};
+
+// The vector that rows of the stream hold once this one was stored in them.
+template <typename Stream>
+HWY_INLINE V as_stored(V v) {
+  if constexpr (std::is_same_v<Stream, float*>) return v;
+#if HWY_TARGET == HWY_AVX3_DL  // see store() in vector-inl.h
+  else
+    return V{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(v)), 16))};
+#else
+  else
+    return hn::BitCast(D(), hn::And(rounded_bits(v), hn::Set(DU(), 0xffff0000u)));
+#endif
+}
+
 const float* floats(const Cells<float>& cells) {
   return rows_of<const float*>(cells);
 }
@@ -27,21 +47,22 @@ HWY_INLINE V weight(const float* w, V offset, int64_t i, Count n) {
   return hn::Add(offset, load(w + i, n));
 }
 
-// The summands of a merge, in pointers of the loop's own.  Rows: those of o.
+// The summands of a merge, in pointers of the loop's own.  Rows: RowTypes, here as below.
 template <typename Rows>
 struct Summands {
   template <typename Args>
   explicit Summands(const Args& x)
-      : o(rows_of<Rows>(x.o)),
-        r(floats(x.r)),
+      : o(rows_of<typename Rows::Product>(x.o)),
+        r(rows_of<typename Rows::Stream>(x.r)),
         ao(floats(x.ao)),
         bo(floats(x.bo)),
         ar(floats(x.ar)),
         br(floats(x.br)),
         alpha(set(float(x.factors.alpha))),
         beta(set(float(x.factors.beta))) {}
-  Rows o;
-  const float *r, *ao, *bo, *ar, *br;
+  typename Rows::Product o;
+  typename Rows::Stream r;
+  const float *ao, *bo, *ar, *br;
   V alpha, beta;
 };
 
@@ -72,12 +93,12 @@ HWY_INLINE V plain_merge(const Summands<Rows>& x, int64_t at, Count n) {
   return sum_of(x, at, load(x.r, at, n), n);
 }
 
-// Fills row t of h with hidden(i, n); returns the sum of its squares.
-template <typename Hidden>
-HWY_INLINE float merged_row(float* h, int64_t row, int64_t H, Hidden hidden) {
+// Fills row t of h with hidden(i, n); returns the sum of the squares of what it then holds.
+template <typename Stream, typename Hidden>
+HWY_INLINE float merged_row(Stream h, int64_t row, int64_t H, Hidden hidden) {
   V squares = set(0);
   for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
-    const V v = hidden(i, n);
+    const V v = as_stored<Stream>(hidden(i, n));
     store(v, h, row + i, n);
     squares = hn::MulAdd(v, v, squares);
   });
@@ -88,9 +109,9 @@ template <typename Rows>
 void norm_rows_of(const NormArgs<float>& x, int64_t begin, int64_t end) {
   const int64_t H = x.H;
   const Summands<Rows> from(x);
-  const Rows y = rows_of<Rows>(x.y);
+  const auto y = rows_of<typename Rows::Product>(x.y);
   const float *w = floats(x.w), *v = floats(x.v), *rstd_r = floats(x.rstd_r);
-  float* h = rows_of<float*>(x.h);
+  const auto h = rows_of<typename Rows::Stream>(x.h);
   const bool merges = bool(x.o), plain = !x.ao;
   const V offset = set(float(x.weight_offset));
   for (int64_t t = begin; t < end; ++t) {
@@ -128,26 +149,29 @@ void norm_rows_of(const NormArgs<float>& x, int64_t begin, int64_t end) {
   }
 }
 
-// The tensors of a norm's backward pass, in pointers of the loop's own.  Rows: those of dy, o, d_o.
+// The tensors of a norm's backward pass, in pointers of the loop's own.
 template <typename Rows>
 struct Gradients {
+  using Product = typename Rows::Product;
+  using Stream = typename Rows::Stream;
   explicit Gradients(const NormGradientArgs<float>& x)
       : H(x.H),
         from(x),
-        dy(rows_of<Rows>(x.dy)),
-        d_o(rows_of<Rows>(x.d_o)),
-        dh_in(floats(x.dh_in)),
-        dy_in(floats(x.dy_in)),
-        h(floats(x.h)),
+        dy(rows_of<Product>(x.dy)),
+        d_o(rows_of<Product>(x.d_o)),
+        dh_in(rows_of<Stream>(x.dh_in)),
+        dy_in(rows_of<Stream>(x.dy_in)),
+        h(rows_of<Stream>(x.h)),
         rstd(floats(x.rstd)),
         w(floats(x.w)),
-        dr(rows_of<float*>(x.dr)),
+        dr(rows_of<Stream>(x.dr)),
         offset(set(float(x.weight_offset))) {}
   int64_t H;
   Summands<Rows> from;
-  Rows dy, d_o;
-  const float *dh_in, *dy_in, *h, *rstd, *w;
-  float* dr;
+  Product dy, d_o;
+  Stream dh_in, dy_in, h;
+  const float *rstd, *w;
+  Stream dr;
   V offset;
 };
 
@@ -170,7 +194,7 @@ HWY_INLINE float mean_along(const Gradients<Rows>& x, int64_t t, Hidden hidden) 
 }
 
 // Vector i of the gradient of the norm alone, with what else reached h, of a token whose row of h
-// has the vector h; adds to dw.
+// has the vector h, rounded as the stream holds it; adds to dw.
 template <typename Rows, typename Count>
 HWY_INLINE V norm_gradient(const Gradients<Rows>& x, int64_t at, V h, V w, float rstd, float mean,
                            V& dw, Count n) {
@@ -178,7 +202,8 @@ HWY_INLINE V norm_gradient(const Gradients<Rows>& x, int64_t at, V h, V w, float
   dw = hn::Add(dw, hn::Mul(dy, normed));
   const V along = hn::NegMulAdd(normed, set(mean), hn::Mul(dy, w));
   const V dh = hn::Mul(set(rstd), along);
-  return x.dh_in ? hn::Add(dh, load(x.dh_in, at, n)) : dh;
+  const V all = x.dh_in ? hn::Add(dh, load(x.dh_in, at, n)) : dh;
+  return as_stored<typename Rows::Stream>(all);
 }
 
 // Takes kTokens tokens from t on through the norm: their rows of h are hidden(t, i, n), and
@@ -223,7 +248,8 @@ template <typename Rows>
 void plain_merge_rows(const NormGradientArgs<float>& args, int64_t begin, int64_t end, float* dw) {
   const Gradients<Rows> x(args);
   const auto hidden = [&](int64_t t, int64_t i, auto n) HWY_ATTR {
-    return x.h ? load(x.h, t * x.H + i, n) : plain_merge(x.from, t * x.H + i, n);
+    if (x.h) return load(x.h, t * x.H + i, n);
+    return as_stored<typename Rows::Stream>(plain_merge(x.from, t * x.H + i, n));
   };
   const auto write = [&](V dh, int64_t at, auto n) HWY_ATTR { store_summands(x, at, dh, n); };
   int64_t t = begin;
@@ -244,7 +270,8 @@ HWY_INLINE void merge_tokens(const Gradients<Rows>& x, int64_t t, const MergeSum
     for (int64_t k = 0; k < kTokens; ++k)
       mean[k] = mean_along(x, t + k, [&](int64_t row, int64_t i, auto n) HWY_ATTR {
         const int64_t at = row * x.H + i;
-        return x.h ? load(x.h, at, n) : merge(x.from, scales(x.from, i, n), at, n).h;
+        if (x.h) return load(x.h, at, n);
+        return as_stored<typename Rows::Stream>(merge(x.from, scales(x.from, i, n), at, n).h);
       });
   }
   for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
@@ -257,7 +284,8 @@ HWY_INLINE void merge_tokens(const Gradients<Rows>& x, int64_t t, const MergeSum
       const Merged m = merge(x.from, p, at, n);
       V dh;
       if constexpr (kNormed)
-        dh = norm_gradient(x, at, m.h, w, x.rstd[t + k], mean[k], dw, n);
+        dh = norm_gradient(x, at, as_stored<typename Rows::Stream>(m.h), w, x.rstd[t + k], mean[k],
+                           dw, n);
       else
         dh = load(x.dh_in, at, n);
       dao = hn::Add(dao, hn::Mul(dh, m.o));
@@ -306,15 +334,28 @@ void norm_gradient_rows_of(const NormGradientArgs<float>& x, int64_t begin, int6
   plain_merge_alone_rows<Rows>(x, begin, end);
 }
 
+// Calls use(std::type_identity<RowTypes<..>>()) for tensors of products and one of the stream.
+template <typename Use>
+HWY_INLINE void with_row_types(std::initializer_list<Cells<float>> products,
+                               const Cells<float>& stream, Use use) {
+  with_element_type(products, [&](auto rows) HWY_ATTR {
+    using Product = typename decltype(rows)::type;
+    if (stream.dtype() != DType::kBF16) return use(std::type_identity<RowTypes<Product, float*>>());
+    // Products in fp32 beside a bf16 stream are rare: the input of a head in fp32.
+    constexpr bool kRare = std::is_same_v<Product, float*>;
+    use(std::type_identity<RowTypes<std::conditional_t<kRare, Cells<float>, Product>, bf16*>>());
+  });
+}
+
 void norm_rows(const NormArgs<float>& x, int64_t begin, int64_t end) {
-  with_element_type({x.o, x.y}, [&](auto rows) HWY_ATTR {
+  with_row_types({x.o, x.y}, x.h, [&](auto rows) HWY_ATTR {
     norm_rows_of<typename decltype(rows)::type>(x, begin, end);
   });
 }
 
 void norm_gradient_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end,
                         float* partial) {
-  with_element_type({x.dy, x.o, x.d_o}, [&](auto rows) HWY_ATTR {
+  with_row_types({x.dy, x.o, x.d_o}, x.dr, [&](auto rows) HWY_ATTR {
     norm_gradient_rows_of<typename decltype(rows)::type>(x, begin, end, partial);
   });
 }
