@@ -13,7 +13,7 @@ using comm::Op;
 
 // The numbers in the formulas.
 struct Sizes {
-  double s, a;                 // bytes of an element
+  double s, a, stream;         // bytes of an element: wide, activation, stream
   double m, layers, forwards;  // passes of a block in a micro-batch: layers backward, and forward
   double feed_forwards;        // passes of its feed-forward: only scaled residuals need it again
   double tokens, hidden;       // T, H of a rank's layers
@@ -29,9 +29,10 @@ struct Sizes {
   nn::ExchangeNeeds needs;
 
   Sizes(const Recipe& recipe, const ParallelSpec& p, const nn::Share& share, DType compute) {
-    const nn::Types types = nn::Types::of(compute);
-    s = double(size_of(types.stream));
+    const nn::Types types = nn::Types::of(compute, recipe.train.stream);
+    s = double(size_of(types.wide));
     a = double(size_of(types.activation));
+    stream = double(size_of(types.stream));
     m = double(recipe.train.global_batch / recipe.train.micro_batch / p.dp);
     const nn::ModelWeights weights(model_of(recipe.model), share);
     layers = double(recipe.model.num_hidden_layers);
@@ -65,7 +66,7 @@ struct Sizes {
     hidden = double(recipe.model.hidden_size);
     root = blocks = 0;
     for (const nn::FlatRange& range :
-         nn::flat_layout(model_of(recipe.model), share, types.stream).ranges)
+         nn::flat_layout(model_of(recipe.model), share, types.wide).ranges)
       (range.unit == 0 ? root : blocks) += double(range.numel);
     blocks -= experts * double(p.ep);
   }
@@ -114,8 +115,8 @@ void add_pp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
   const bool carries = m.has_feed_forward(MoeSpec::kKind) && m.router == RouterKind::kMlp;
   if (p.virtual_stages > 1 || (carries && m.has_feed_forward(MlpSpec::kKind))) return;
   const double tokens = z.tokens / double(p.sequence_parallel ? p.tp : 1);
-  const double width = z.hidden + (carries ? double(m.router_hidden_size) : 0);
-  const double bytes = z.m * tokens * width * z.s / double(p.pp);
+  const double carry = carries ? double(m.router_hidden_size) * z.s : 0;
+  const double bytes = z.m * tokens * (z.hidden * z.stream + carry) / double(p.pp);
   for (int64_t stage = 0; stage + 1 < p.pp; ++stage) {
     floors.push_back({fmt::format("{}>{} pp activations", stage, stage + 1), Op::kSendReceive,
                       "pp activations", bytes});

@@ -81,11 +81,10 @@ void DecodeCache::lay_out(Arena& arena, const nn::Model& model, int64_t max_chun
     layer.v = arena.take(types.activation, {places * layer.capacity, needs.value_cols});
     // Zeros at first, as the rows before a document's first token are.
     for (const auto& [reach, cols] : needs.strips())
-      layer.strips.push_back(arena.take(types.stream, {places, reach, cols}));
+      layer.strips.push_back(arena.take(types.wide, {places, reach, cols}));
     // Zeros at first, as the state before a document's first token is.
     if (const auto& state = needs.state; state.heads > 0)
-      layer.states =
-          arena.take(types.stream, {places, state.heads, state.key_dim, state.value_dim});
+      layer.states = arena.take(types.wide, {places, state.heads, state.key_dim, state.value_dim});
     for (int64_t area = 0; area < places; ++area)
       layer.held.push_back({area * layer.capacity, 0, 0, area});
     layers_.push_back(std::move(layer));

@@ -19,7 +19,7 @@ Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int
       each_(activations_for(allocator, kEach, num_places)),
       chunk_(activations_for(allocator, kChunk, max_chunk_)),
       ids_(make_tensor(allocator, DType::kI32, {std::max(max_chunk_, num_places)}, Tag::kInput)),
-      logits_(make_tensor(allocator, model.types().stream, {num_places, model.spec().vocab_size},
+      logits_(make_tensor(allocator, model.types().wide, {num_places, model.spec().vocab_size},
                           Tag::kWorkspace)) {
   if (logits_.tensor.dtype != DType::kF32)
     logits_in_f32_ = make_tensor(allocator, DType::kF32, logits_.tensor.shape, Tag::kWorkspace);

@@ -52,7 +52,7 @@ void round_weights(const kernels::Context& ctx, nn::Model& model) {
   for (const nn::Stored& stored : model.weights().tensors) {
     if (!stored.is_operand()) continue;
     const bool in_fp32 = stored.block < 0 && model.spec().head_fp32;
-    round_to_int8(ctx, in_fp32 ? model.types().stream : model.types().compute,
+    round_to_int8(ctx, in_fp32 ? model.types().wide : model.types().compute,
                   stored.weight->operand);
   }
 }
@@ -74,7 +74,7 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, in
     const nn::Saved saved =
         nn::Saved::make(saved_arena, model.weights(), model.types(), T, 1, nn::Keep::kNothing);
     const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-    const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
+    const OwnedTensor loss = make_tensor(allocator, model.types().wide, {T}, Tag::kInput);
     std::vector<Segment> documents;
     for (int64_t row = 0; row < T; row += calls.max_positions)
       documents.push_back({row, std::min(calls.max_positions, T - row), 0, row});

@@ -38,7 +38,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   const nn::Saved saved = lay_out(arena);
   const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
   const OwnedTensor targets = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-  const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
+  const OwnedTensor loss = make_tensor(allocator, model.types().wide, {T}, Tag::kInput);
   nn::LocalExchange exchange;
   kernels::Sequence sequence;
   data::Batch batch;

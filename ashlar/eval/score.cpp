@@ -48,8 +48,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   forward(ctx, model.call(exchange.exchanges(), sequence, ids_T.tensor), saved);
 
   Scores scores;
-  scores.logits =
-      make_tensor(allocator, model.types().stream, {T, spec.vocab_size}, Tag::kWorkspace);
+  scores.logits = make_tensor(allocator, model.types().wide, {T, spec.vocab_size}, Tag::kWorkspace);
   head_logits(ctx, model, saved.final_TH, scores.logits.tensor);
   scores.logits.tensor.dtype == DType::kF64 ? read_logits<double>(ids, scores.logits.tensor, scores)
                                             : read_logits<float>(ids, scores.logits.tensor, scores);

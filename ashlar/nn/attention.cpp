@@ -113,14 +113,14 @@ AttentionSaved AttentionSaved::make(Arena& arena, const AttentionWeights& weight
   if (weights.has_norms() || weights.has_gate())
     s.qkv = arena.take(weights.qkv_type(types), {T, shape.width()});
   if (weights.has_norms()) {
-    s.rstd_q = arena.take(types.stream, {T, shape.N});
-    s.rstd_k = arena.take(types.stream, {T, shape.K});
+    s.rstd_q = arena.take(types.wide, {T, shape.N});
+    s.rstd_k = arena.take(types.wide, {T, shape.K});
   }
   s.qhat = arena.take(types.activation, {T, q});
   s.khat = arena.take(types.activation, {T, kv});
   s.v = arena.take(types.activation, {T, kv});
   s.att = arena.take(types.activation, {T, q});
-  s.lse = arena.take(types.stream, {T, shape.N});
+  s.lse = arena.take(types.wide, {T, shape.N});
   return s;
 }
 
@@ -209,15 +209,15 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
                                       const BackwardTensors& t) {
   const AttentionWeights& w = weights_;
   const AttentionSaved& saved = saved_[pass.slot];
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = w.shape.N * w.shape.D, kv = w.shape.K * w.shape.D;
   Arena& workspace = *ctx.workspace;
   if (pass.recomputes()) pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(w, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, activation, {T, w.shape.width()});
   g.inputs.emplace(workspace);
-  g.dqhat = workspace.take(stream, {T, q});
-  g.dkeys = workspace.take(stream, {2, T, kv});
+  g.dqhat = workspace.take(wide, {T, q});
+  g.dkeys = workspace.take(wide, {2, T, kv});
   const Arena::Scope scope(workspace);
   const Tensor datt = workspace.take(activation, {T, q});
   linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));

@@ -34,9 +34,7 @@ struct AttentionWeights {
   bool has_norms() const { return bool(q_norm.value); }
   bool has_gate() const { return shape.gated; }
   // The type of the fused product: where a bias is added to it, it is rounded only afterwards.
-  DType qkv_type(const Types& types) const {
-    return q_bias.value ? types.stream : types.activation;
-  }
+  DType qkv_type(const Types& types) const { return q_bias.value ? types.wide : types.activation; }
   // Calls use(bias, first column of the fused product that it is added to).
   template <typename Use>
   void for_each_bias(Use use) const {

@@ -50,7 +50,7 @@ BlockSaved BlockSaved::make(Arena& arena, Arena& arena_of_h, int64_t hidden_size
   s.o = output ? output : arena.take(types.activation, shape);
   s.h = arena_of_h.take(types.stream, shape);
   s.m = arena.take(types.activation, shape);
-  s.rstd_m = arena.take(types.stream, {num_tokens});
+  s.rstd_m = arena.take(types.wide, {num_tokens});
   s.e = output ? output : arena.take(types.activation, shape);
   return s;
 }

@@ -22,7 +22,7 @@
 namespace ashlar::nn {
 
 // Data that a branch hands to the next block with a branch of its kind (ZAYA1's router state), in
-// the stream type, [T, carry_width].  in and d_in are absent if no earlier block hands anything on,
+// the wide type, [T, carry_width].  in and d_in are absent if no earlier block hands anything on,
 // d_out if no later block receives it.
 struct Carry {
   Tensor in{}, out{};      // forward fills out
@@ -66,7 +66,7 @@ struct Pass {
   int64_t block;         // number in the whole model
   int slot;              // selects one of the memories that lay_out took
   Tensor rope;           // [positions, rho]
-  Tensor log_decay_H{};  // ExchangeNeeds::log_decay_H in the stream type; absent if that is empty
+  Tensor log_decay_H{};  // ExchangeNeeds::log_decay_H in the wide type; absent if that is empty
   // Gradients of products (Stored::is_product) are added to what is there; else backward overwrites
   // them unread.  All other gradients are always added.
   bool add_to_gradients = true;
@@ -120,7 +120,7 @@ struct SavedArenas {
 struct ExpertLoad {
   Tensor count_X;    // [E + 1] I64: choices of each expert, then choices of no expert
   Tensor expert_Tk;  // I32: each token's experts in ascending order; kernels::kNoClass for padding
-  // [2] in the stream type: aux_loss and z_loss of this rank's tokens in the last backward, as
+  // [2] in the wide type: aux_loss and z_loss of this rank's tokens in the last backward, as
   // added to the step's loss.  Absent if the router has no losses.
   Tensor losses_2;
 };

@@ -15,9 +15,10 @@
 //                                convolutions, halo_backward the part from other segments.  Only
 //                                then is dqkv complete, and the qkv product follows.
 //
-// columns are twice as wide as z.  Where activations are half as wide as the stream they are saved;
-// else project_backward recomputes them while the keys' gradients are in flight, and reuses their
-// memory for their gradient.  Scopes of the workspace end as soon as their tensors have been read.
+// columns are twice as wide as z.  Where activations are narrower than the wide type, columns are
+// saved; else project_backward recomputes them while the keys' gradients are in flight, and reuses
+// their memory for their gradient.  Scopes of the workspace end as soon as their tensors have been
+// read.
 #include "ashlar/nn/cca_attention.h"
 
 #include <array>
@@ -166,18 +167,18 @@ CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
   CcaSaved s;
   s.qkv = arena.take(types.activation, {T, shape.qkv_dim()});
   s.y_TC = arena.take(types.activation, {T, C});
-  if (tokens.backward && types.activation != types.stream)
+  if (tokens.backward && types.activation != types.wide)
     s.columns = arena.take(types.activation, {T, 2 * C});
-  s.halo_z = arena.take(types.stream, {num_halos, 2, C});
-  s.halo_vd = arena.take(types.stream, {num_halos, shape.delayed});
-  if (shape.shares_keys()) s.q_sum = arena.take(types.stream, {T, kv});
+  s.halo_z = arena.take(types.wide, {num_halos, 2, C});
+  s.halo_vd = arena.take(types.wide, {num_halos, shape.delayed});
+  if (shape.shares_keys()) s.q_sum = arena.take(types.wide, {T, kv});
   s.qhat = arena.take(types.activation, {T, q});
   s.khat = arena.take(types.activation, {T, kv});
   s.v = arena.take(types.activation, {T, kv});
-  s.n_q = arena.take(types.stream, {T, shape.N});
-  s.n_k = arena.take(types.stream, {T, shape.K});
+  s.n_q = arena.take(types.wide, {T, shape.N});
+  s.n_k = arena.take(types.wide, {T, shape.K});
   s.att = arena.take(types.activation, {T, q});
-  s.lse = arena.take(types.stream, {T, shape.N});
+  s.lse = arena.take(types.wide, {T, shape.N});
   return s;
 }
 
@@ -257,24 +258,24 @@ void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const Back
   const CcaWeights& w = weights_;
   const CcaSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = shape.q_dim();
   Arena& workspace = *ctx.workspace;
   if (pass.recomputes()) pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(shape, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, activation, {T, shape.qkv_dim()});
-  g.dhalo_z = workspace.take(stream, halos(saved, pass.sequence).z.shape);
-  g.dhalo_vd = workspace.take(stream, {pass.sequence.num_halos(), shape.delayed});
+  g.dhalo_z = workspace.take(wide, halos(saved, pass.sequence).z.shape);
+  g.dhalo_vd = workspace.take(wide, {pass.sequence.num_halos(), shape.delayed});
   g.inputs.emplace(workspace);
-  g.dqhat = workspace.take(stream, {T, q});
+  g.dqhat = workspace.take(wide, {T, q});
   g.dy = gradient_room(ctx, pass, activation, {T, shape.conv_channels()});
   const Shape keys{T, shape.kv_dim()};
   if (shape.shares_keys()) {
-    g.shared = workspace.take(stream, {3, T, shape.kv_dim()});
+    g.shared = workspace.take(wide, {3, T, shape.kv_dim()});
     g.dkhat = g.shared.slice(0, 1).view(keys), g.dv = g.shared.slice(1, 2).view(keys);
     g.dq_sum = g.shared.slice(2, 3).view(keys);
   } else {
-    g.dkhat = workspace.take(stream, keys), g.dv = workspace.take(stream, keys);
+    g.dkhat = workspace.take(wide, keys), g.dv = workspace.take(wide, keys);
   }
   const Arena::Scope scope(workspace);
   const Tensor datt = workspace.take(activation, {T, q});
@@ -289,7 +290,7 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   const CcaSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
   HeadExchange* heads = pass.exchanges.heads;
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   Gradients& g = gradients_;
   const Tensor halo_z = halos(saved, pass.sequence).z;
   const Matrix dqkv = Matrix::of(g.dqkv), dz = z_part(shape, g.dqkv);

@@ -60,7 +60,7 @@ struct CcaSaved {
   // than two z: backward makes it again.
   Tensor columns;
   Tensor halo_z, halo_vd;
-  Tensor q_sum;          // [T, K D] stream: see HeadExchange; absent if keys are not shared
+  Tensor q_sum;          // [T, K D] wide: see HeadExchange; absent if keys are not shared
   Tensor qhat, khat, v;  // activation type
   Tensor n_q, n_k;       // norms before scaling
   Tensor att, lse;       // [T, N D], [T, N]
@@ -93,8 +93,8 @@ class CcaBranch final : public Branch {
     Tensor dqkv;                         // [T, N D + 2 K D] activation
     Tensor dhalo_z, dhalo_vd;            // shaped as the halos
     std::optional<Arena::Scope> inputs;  // scope of the members below
-    Tensor dqhat, dy;                    // [T, N D] stream; [T, C] activation
-    Tensor dkhat, dv, dq_sum;            // [T, K D] stream; dq_sum absent if keys are not shared
+    Tensor dqhat, dy;                    // [T, N D] wide; [T, C] activation
+    Tensor dkhat, dv, dq_sum;            // [T, K D] wide; dq_sum absent if keys are not shared
     Tensor shared;                       // these three as one tensor, for HeadExchange
     kernels::AttentionGradients attention(const Tensor& dout) const {
       return {.dout = dout, .dq = dqhat, .dk = dkhat, .dv = dv};

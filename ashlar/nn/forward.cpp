@@ -117,7 +117,7 @@ struct Gradients {
 Gradients take_gradients(const Context& ctx, const ModelCall& call, const Saved& saved,
                          const Tensor& dfinal_TH) {
   const auto [begin, end] = saved.chunk;
-  const auto [stream, activation, compute] = call.types;
+  const auto [stream, wide, activation, compute] = call.types;
   const Shape shape = saved.x[size_t(begin)].shape;
   const auto take = [&](DType dtype, const Shape& extents) {
     return ctx.workspace->take(dtype, extents);
@@ -128,7 +128,7 @@ Gradients take_gradients(const Context& ctx, const ModelCall& call, const Saved&
           .o = take(activation, shape),
           .a = take(activation, shape),
           .m = take(activation, shape),
-          .carry = saved.d_carry ? saved.d_carry : take(stream, saved.carry[size_t(end)].shape),
+          .carry = saved.d_carry ? saved.d_carry : take(wide, saved.carry[size_t(end)].shape),
           .carry_is_read = saved.hands_on};
 }
 

@@ -100,7 +100,7 @@ void LinearBranch::gates_forward(const Context& ctx, const Pass& pass, const Ten
 void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH) {
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   const TokenExchanges& tokens = pass.exchanges.tokens;
   linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(s.qkv));
   if (w.shape.taps > 0) {
@@ -123,12 +123,12 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
   if (!tokens.passing || pass.mode == Mode::kRecompute) return;
   const int64_t num_states = s.entering.shape[0];
   maps_ = {.block = pass.block,
-           .made = ctx.workspace->take(stream, w.shape.states(num_states)),
+           .made = ctx.workspace->take(wide, w.shape.states(num_states)),
            .transitions = s.transitions,
            .entering = s.entering};
   const Tensor transition =
-      ctx.workspace->take(stream, transition_shape(w.shape.recurrence(), w.shape.decay,
-                                                   w.shape.delta(), num_states / w.shape.ways()));
+      ctx.workspace->take(wide, transition_shape(w.shape.recurrence(), w.shape.decay,
+                                                 w.shape.delta(), num_states / w.shape.ways()));
   if (w.shape.gated()) maps_.transition = transition;
   find_maps(ctx, pass, transition);
   tokens.passing->post(ctx, maps_);
@@ -187,19 +187,19 @@ void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const B
   ASHLAR_ASSERT(!pass.recomputes() && !pass.add_to_output);  // folded branches have no states
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   Arena& workspace = *ctx.workspace;
   const TokenExchanges& tokens = pass.exchanges.tokens;
   Gradients& g = gradients_;
   g.dz = gradient_room(ctx, pass, activation, s.z.shape);
-  g.datt = workspace.take(stream, s.att.shape);
+  g.datt = workspace.take(wide, s.att.shape);
   const Shape states = w.shape.states(tokens.passing ? s.entering.shape[0] : 0);
   if (tokens.passing)
     maps_ = {.block = pass.block,
              .backward = true,
-             .made = workspace.take(stream, states),
+             .made = workspace.take(wide, states),
              .transitions = s.transitions,
-             .entering = workspace.take(stream, states)};
+             .entering = workspace.take(wide, states)};
   const Arena::Scope scope(workspace);
   const Tensor dy = workspace.take(activation, s.y.shape);
   linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(dy));
@@ -209,7 +209,7 @@ void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const B
                                         .w = w.norm.value,
                                         .z = Matrix::of(s.z),
                                         .dy = dy,
-                                        .dots_TG = workspace.take(stream, s.squares.shape),
+                                        .dots_TG = workspace.take(wide, s.squares.shape),
                                         .dx = g.datt,
                                         .dz = Matrix::of(g.dz),
                                         .dw = w.norm.gradient};
@@ -225,7 +225,7 @@ void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const B
 void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   Arena& workspace = *ctx.workspace;
   const TokenExchanges& tokens = pass.exchanges.tokens;
   const Gradients& g = gradients_;
@@ -233,17 +233,17 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
   weight_gradient(ctx, pass, Matrix::of(g.dz), Matrix::of(t.a), w.gate.gradient);
   // The gradient of the product's rows; with a convolution, halos are added to it.
   const Tensor dqkv = gradient_room(ctx, pass, activation, s.qkv.shape);
-  const Tensor da = stream == activation ? t.da : workspace.take(stream, t.da.shape);
+  const Tensor da = wide == activation ? t.da : workspace.take(wide, t.da.shape);
   linear_backward_input(ctx, compute, Matrix::of(g.dz), w.gate.operand, Matrix::of(da));
   if (tokens.passing) tokens.passing->finish(ctx, maps_);
   {
     const Arena::Scope scope(workspace);
     const StateGradients gradients{
-        .dq = workspace.take(stream, s.qhat.shape),
-        .dk = workspace.take(stream, s.khat.shape),
-        .dv = workspace.take(stream, s.vhat.shape),
-        .dlog_decay = w.shape.gated() ? workspace.take(stream, s.log_decay.shape) : Tensor{},
-        .dbeta = s.beta ? workspace.take(stream, s.beta.shape) : Tensor{}};
+        .dq = workspace.take(wide, s.qhat.shape),
+        .dk = workspace.take(wide, s.khat.shape),
+        .dv = workspace.take(wide, s.vhat.shape),
+        .dlog_decay = w.shape.gated() ? workspace.take(wide, s.log_decay.shape) : Tensor{},
+        .dbeta = s.beta ? workspace.take(wide, s.beta.shape) : Tensor{}};
     const kernels::RecurrenceGradients of_recurrence{
         .dout = Matrix::of(g.datt),
         .d_leaving = tokens.passing ? maps_.entering : Tensor{},
@@ -263,14 +263,14 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
   weight_gradient(ctx, pass, Matrix::of(dqkv), Matrix::of(t.a), w.qkv.gradient);
   linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da),
                         /*accumulate=*/true);
-  if (stream != activation) copy(ctx, da, t.da);
+  if (wide != activation) copy(ctx, da, t.da);
 }
 
 void LinearBranch::gates_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t,
                                   const StateGradients& gradients, const Tensor& da) const {
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   if (!w.shape.gated()) return;
   const Tensor dgates = gradient_room(ctx, pass, activation, s.gates.shape);
   if (w.shape.delta()) {
@@ -293,7 +293,7 @@ void LinearBranch::gates_backward(const Context& ctx, const Pass& pass, const Ba
                           .dbias_N = w.decay_bias.gradient});
   weight_gradient(ctx, pass, Matrix::of(dgates), Matrix::of(s.low), w.decay_up.gradient);
   // Each share has other channels of the gates, made from the same low-rank rows.
-  const Tensor dlow = gradient_room(ctx, pass, stream, s.low.shape);
+  const Tensor dlow = gradient_room(ctx, pass, wide, s.low.shape);
   linear_backward_input(ctx, compute, Matrix::of(dgates), w.decay_up.operand, Matrix::of(dlow));
   LayerSums* layer = pass.exchanges.layer;
   if (layer) layer->sum(dlow);

@@ -71,13 +71,13 @@ struct LinearWeights {
 
 struct LinearSaved {
   Tensor qkv;                    // [T, 2 K dk + V dv] activation
-  Tensor halo, convolved;        // [num_halos, taps - 1, ..] stream, [T, ..] activation; or absent
+  Tensor halo, convolved;        // [num_halos, taps - 1, ..] wide, [T, ..] activation; or absent
   Tensor qhat, khat, vhat;       // activation
   Tensor rstd_q, rstd_k;         // [T, K], with unit keys
   Tensor low, gates;             // GLA: [T, 16] activation, [T, V dk]; delta rule: gates [T, 2 V]
   Tensor log_decay, beta;        // by token; beta: delta rule
   Tensor kept;                   // states (kernels/recurrence.h)
-  Tensor att;                    // [T, V dv] stream
+  Tensor att;                    // [T, V dv] wide
   Tensor squares;                // [T, groups]
   Tensor z;                      // [T, V dv] activation
   Tensor y;                      // [T, V dv] activation
@@ -104,7 +104,7 @@ class LinearBranch final : public Branch {
   void output_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void recur_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
 
-  // The gradients that the recurrence returns, stream type.
+  // The gradients that the recurrence returns, wide type.
   struct StateGradients {
     Tensor dq, dk, dv, dlog_decay, dbeta;
   };

@@ -143,42 +143,42 @@ void LinearWeights::list(const LayerSpec& layer, StoredVisitor visit) {
 LinearSaved LinearSaved::make(const SavedArenas& arenas, const LinearShape& shape,
                               const Types& types, const PassShape& pass) {
   Arena& arena = arenas.block;
-  const auto [stream, activation, compute] = types;
+  const auto [stream, wide, activation, compute] = types;
   const int64_t T = pass.num_tokens, width = shape.heads.width(), values = shape.value_dim();
   LinearSaved s;
   const bool convolves = shape.taps > 0;
   s.qkv = arena.take(activation, {T, width});
   if (convolves) {
-    s.halo = arena.take(stream, {pass.num_halos, shape.taps - 1, width});
+    s.halo = arena.take(wide, {pass.num_halos, shape.taps - 1, width});
     s.convolved = arena.take(activation, {T, width});
   }
   s.qhat = arena.take(activation, {T, shape.key_dim()});
   s.khat = arena.take(activation, {T, shape.key_dim()});
   s.vhat = arena.take(activation, {T, values});
   if (shape.heads.unit_keys) {
-    s.rstd_q = arena.take(stream, {T, shape.heads.K});
-    s.rstd_k = arena.take(stream, {T, shape.heads.K});
+    s.rstd_q = arena.take(wide, {T, shape.heads.K});
+    s.rstd_k = arena.take(wide, {T, shape.heads.K});
   }
   if (shape.kind == LinearKind::kGla) {
     s.low = arena.take(activation, {T, LinearSpec::kGateRank});
-    s.gates = arena.take(stream, {T, shape.decay_dim()});
+    s.gates = arena.take(wide, {T, shape.decay_dim()});
   }
   if (shape.delta()) {
-    s.gates = arena.take(stream, {T, 2 * shape.heads.H});
-    s.beta = arena.take(stream, {T, shape.heads.H});
+    s.gates = arena.take(wide, {T, 2 * shape.heads.H});
+    s.beta = arena.take(wide, {T, shape.heads.H});
   }
-  if (shape.gated()) s.log_decay = arena.take(stream, {T, shape.decay_dim()});
+  if (shape.gated()) s.log_decay = arena.take(wide, {T, shape.decay_dim()});
   if (pass.backward && shape.causal)
-    s.kept = arena.take(stream, shape.states(kernels::Recurrence::num_kept(T)));
-  s.att = arena.take(stream, {T, values});
-  s.squares = arena.take(stream, {T, shape.norm.G});
+    s.kept = arena.take(wide, shape.states(kernels::Recurrence::num_kept(T)));
+  s.att = arena.take(wide, {T, values});
+  s.squares = arena.take(wide, {T, shape.norm.G});
   s.z = arena.take(activation, {T, values});
   s.y = arena.take(activation, {T, values});
   if (pass.num_chunks > 0) {
-    s.entering = arenas.lasting.take(stream, shape.states(shape.ways() * pass.num_chunks));
+    s.entering = arenas.lasting.take(wide, shape.states(shape.ways() * pass.num_chunks));
     if (shape.gated())
       s.transitions = arenas.lasting.take(
-          stream,
+          wide,
           transition_shape(shape.recurrence(), shape.decay, shape.delta(), pass.num_all_chunks));
   }
   return s;

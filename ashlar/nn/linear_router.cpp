@@ -35,11 +35,11 @@ void LinearRouter::lay_out(const SavedArenas& arenas, const Types& types, int64_
                            int slot) {
   const Shape Tk{num_tokens, weights_.k};
   LinearRouterSaved s;
-  s.p = arenas.block.take(types.stream, {num_tokens, weights_.E});
-  s.lse = arenas.block.take(types.stream, {num_tokens});
+  s.p = arenas.block.take(types.wide, {num_tokens, weights_.E});
+  s.lse = arenas.block.take(types.wide, {num_tokens});
   s.expert = arenas.lasting.take(DType::kI32, Tk);
-  s.weight = arenas.block.take(types.stream, Tk);
-  s.losses = arenas.lasting.take(types.stream, {2});
+  s.weight = arenas.block.take(types.wide, Tk);
+  s.losses = arenas.lasting.take(types.wide, {2});
   saved_.set(slot, s);
 }
 
@@ -47,7 +47,7 @@ void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m
                            const Carry&) const {
   const LinearRouterSaved& saved = saved_[pass.slot];
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor logits = ctx.workspace->take(pass.types.stream, saved.p.shape);
+  const Tensor logits = ctx.workspace->take(pass.types.wide, saved.p.shape);
   linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.w.operand, Matrix::of(logits));
   topk_forward(ctx, {.rule = weights_.rule,
                      .logits_TE = logits,
@@ -62,7 +62,7 @@ void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m
 // The number of choices of each expert in whole rows of the micro-batch, over all ranks.
 Tensor LinearRouter::loads_of_rows(const Context& ctx, const Pass& pass) const {
   if (pass.losses.aux_loss == 0.0) return {};
-  const Tensor loads = ctx.workspace->take(pass.types.stream, {pass.losses.num_rows, weights_.E});
+  const Tensor loads = ctx.workspace->take(pass.types.wide, {pass.losses.num_rows, weights_.E});
   row_loads(ctx, saved_[pass.slot].expert, loads);
   pass.exchanges.tokens.rows->sum(loads);
   return loads;

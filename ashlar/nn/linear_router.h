@@ -31,7 +31,7 @@ struct LinearRouterWeights {
 };
 
 struct LinearRouterSaved {
-  Tensor p, lse;          // [T, E], [T] stream
+  Tensor p, lse;          // [T, E], [T] wide
   Tensor expert, weight;  // [T, k] I32, [T, k]
   Tensor losses;          // [2]
 };

@@ -11,7 +11,7 @@ using kernels::Context;
 using kernels::Matrix;
 
 DType head_compute(const Model& model) {
-  return model.spec().head_fp32 ? model.types().stream : model.types().compute;
+  return model.spec().head_fp32 ? model.types().wide : model.types().compute;
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH,
                const Tensor& targets_T, const Tensor& loss_T) {
   const int64_t T = final_TH.shape[0], chunk = head_chunk_tokens(model.spec(), T);
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor logits = ctx.workspace->take(model.types().stream, {chunk, model.spec().vocab_size});
+  const Tensor logits = ctx.workspace->take(model.types().wide, {chunk, model.spec().vocab_size});
   for (int64_t t = 0; t < T; t += chunk) {
     const int64_t end = std::min(T, t + chunk);
     const Tensor part = logits.slice(0, end - t);
@@ -51,7 +51,7 @@ void head_loss_backward(const Context& ctx, const Model& model, const Tensor& fi
   const int64_t chunk = head_chunk_tokens(model.spec(), T);
   const DType compute = head_compute(model);
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor logits = ctx.workspace->take(model.types().stream, {chunk, V});
+  const Tensor logits = ctx.workspace->take(model.types().wide, {chunk, V});
   const Tensor dlogits =
       logits.dtype == final_TH.dtype ? logits : ctx.workspace->take(final_TH.dtype, {chunk, V});
   for (int64_t t = 0; t < T; t += chunk) {

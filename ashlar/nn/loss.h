@@ -22,7 +22,7 @@ void head_loss(const kernels::Context&, const Model&, const Tensor& final_TH,
 void head_loss_backward(const kernels::Context&, const Model&, const Tensor& final_TH,
                         const Tensor& targets_T, double scale, const Tensor& loss_T,
                         const Tensor& dfinal_TH);
-// Fills logits [T, V], stream type, of the given rows; for scoring and sampling.
+// Fills logits [T, V], wide type, of the given rows; for scoring and sampling.
 void head_logits(const kernels::Context&, const Model&, const Tensor& final_TH,
                  const Tensor& logits_TV);
 

@@ -42,7 +42,7 @@ void mlp_output(const Context& ctx, const Pass& pass, const MlpWeights& w, const
 void mlp_backward_inputs(const Context& ctx, const Pass& pass, const MlpWeights& w,
                          const MlpSaved& saved, const Tensor& de_TH, const Tensor& dm_TH,
                          const Tensor& dgate_up) {
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   const Arena::Scope inner(*ctx.workspace);
   const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
   linear_backward_input(ctx, compute, Matrix::of(de_TH), w.down.operand, Matrix::of(dact));

@@ -53,15 +53,15 @@ MlpRouterSaved MlpRouterSaved::make(const SavedArenas& arenas, const MlpRouterSh
   const int64_t T = num_tokens, R = shape.R;
   Arena& arena = arenas.block;
   MlpRouterSaved s;
-  s.rstd = arena.take(types.stream, {T});
+  s.rstd = arena.take(types.wide, {T});
   s.n = arena.take(types.activation, {T, R});
   s.s1 = arena.take(types.activation, {T, R});
   s.s2 = arena.take(types.activation, {T, R});
-  s.z1 = arena.take(types.stream, {T, R});
-  s.z2 = arena.take(types.stream, {T, R});
-  s.p = arena.take(types.stream, {T, shape.X});
+  s.z1 = arena.take(types.wide, {T, R});
+  s.z2 = arena.take(types.wide, {T, R});
+  s.p = arena.take(types.wide, {T, shape.X});
   s.expert = arenas.lasting.take(DType::kI32, {T});
-  s.weight = arena.take(types.stream, {T});
+  s.weight = arena.take(types.wide, {T});
   return s;
 }
 
@@ -80,7 +80,7 @@ void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH
                         const Carry& carry) const {
   const MlpRouterWeights& w = weights_;
   const MlpRouterSaved& saved = saved_[pass.slot];
-  const DType stream = pass.types.stream, compute = pass.types.compute;
+  const DType wide = pass.types.wide, compute = pass.types.compute;
   linear_forward(ctx, compute, Matrix::of(m_TH), w.down_w.operand, Matrix::of(carry.out));
   router_mix_forward(ctx, {.eps = w.shape.norm_eps,
                            .r_TR = carry.out,
@@ -95,7 +95,7 @@ void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH
   linear_forward(ctx, compute, Matrix::of(saved.s1), w.fc2_w.operand, Matrix::of(saved.z2));
   bias_gelu_forward(ctx, saved.z2, w.fc2_b.value, saved.s2);
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor logits = ctx.workspace->take(stream, saved.p.shape);
+  const Tensor logits = ctx.workspace->take(wide, saved.p.shape);
   linear_forward(ctx, compute, Matrix::of(saved.s2), w.out_w.operand, Matrix::of(logits));
   router_select_forward(ctx, {.logits_TX = logits,
                               .bias_X = w.balancing.value,
@@ -109,7 +109,7 @@ void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_T
                          const Carry& carry, const Tensor& dweight_Tk, const Tensor& dm_TH) const {
   const MlpRouterWeights& w = weights_;
   const MlpRouterSaved& saved = saved_[pass.slot];
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   const int64_t T = m_TH.shape[0], R = w.shape.R;
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
@@ -118,7 +118,7 @@ void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_T
                                .p_TX = saved.p,
                                .expert_T = saved.expert,
                                .dlogits_TX = dlogits});
-  const Tensor ds = workspace.take(stream, {T, R});
+  const Tensor ds = workspace.take(wide, {T, R});
   const Tensor dz2 = gradient_room(ctx, pass, activation, {T, R}), dz1 = room_after(pass, dz2);
   linear_backward_input(ctx, compute, Matrix::of(dlogits), w.out_w.operand, Matrix::of(ds));
   weight_gradient(ctx, pass, Matrix::of(dlogits), Matrix::of(saved.s2), w.out_w.gradient);
@@ -137,9 +137,9 @@ void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_T
   const Tensor& dn = ds;
   linear_backward_input(ctx, compute, Matrix::of(dz1), w.fc1_w.operand, Matrix::of(dn));
   weight_gradient(ctx, pass, Matrix::of(dz1), Matrix::of(saved.n), w.fc1_w.gradient);
-  const bool one_type = stream == activation;
+  const bool one_type = wide == activation;
   const Tensor dr =
-      one_type ? gradient_room(ctx, pass, stream, {T, R}) : workspace.take(stream, {T, R});
+      one_type ? gradient_room(ctx, pass, wide, {T, R}) : workspace.take(wide, {T, R});
   const Tensor dr_low = one_type ? dr : gradient_room(ctx, pass, activation, {T, R});
   router_mix_backward(ctx, {.dn_TR = dn,
                             .dr_next_TR = carry.d_out,

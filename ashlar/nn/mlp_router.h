@@ -31,7 +31,7 @@ struct MlpRouterWeights {
 struct MlpRouterSaved {
   Tensor rstd;               // [T]
   Tensor n, s1, s2;          // [T, R] activation
-  Tensor z1, z2;             // [T, R] stream, before bias and GELU
+  Tensor z1, z2;             // [T, R] wide, before bias and GELU
   Tensor p, expert, weight;  // [T, X], [T] I32, [T]
 
   static MlpRouterSaved make(const SavedArenas&, const MlpRouterShape& shape, const Types& types,

@@ -78,21 +78,21 @@ std::vector<Tensor> take_log_decays(Arena& arena, const ModelWeights& weights, D
 
 Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, DType compute,
              int64_t max_positions, const ModelOptions& options)
-    : types_(Types::of(compute)),
+    : types_(Types::of(compute, options.stream)),
       memory_(options.memory),
       weights_(whole, options.share, options.init),
-      flat_(flat_layout(whole, options.share, types_.stream)),
+      flat_(flat_layout(whole, options.share, types_.wide)),
       first_of_unit_(flat_.unit_numel.size()),
       operands_of_unit_(flat_.unit_numel.size()),
       weight_arena_(Device::kMeta),
       gradient_arena_(Device::kMeta),
       table_arena_(arena_for(allocator, Tag::kWeights,
                              [&](Arena& arena) {
-                               take_tables(arena, whole, types_.stream, max_positions);
-                               take_log_decays(arena, weights_, types_.stream);
+                               take_tables(arena, whole, types_.wide, max_positions);
+                               take_log_decays(arena, weights_, types_.wide);
                              })),
-      rope_(take_tables(table_arena_, whole, types_.stream, max_positions)),
-      log_decay_(take_log_decays(table_arena_, weights_, types_.stream)) {
+      rope_(take_tables(table_arena_, whole, types_.wide, max_positions)),
+      log_decay_(take_log_decays(table_arena_, weights_, types_.wide)) {
   for (const Stored* stored : in_memory_order(weights_)) {
     const auto unit = size_t(stored->unit);
     if (!first_of_unit_[unit]) first_of_unit_[unit] = stored->weight;
@@ -110,12 +110,12 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
 }
 
 void Model::take_weights(const Context& ctx, Allocator& allocator, bool training) {
-  const DType stream = types_.stream;
-  const DType product_dtype = memory_.weight_slots ? memory_.slot_dtype : stream;
-  // Elements of a slot have the same offsets as in the stream type.
-  const int64_t align = Arena::kAlign / size_of(stream) * size_of(product_dtype);
+  const DType wide = types_.wide;
+  const DType product_dtype = memory_.weight_slots ? memory_.slot_dtype : wide;
+  // Elements of a slot have the same offsets as in the wide type.
+  const int64_t align = Arena::kAlign / size_of(wide) * size_of(product_dtype);
   const auto values = [&](Arena& root, ArenaOfBlock products) {
-    lay_out(weights_, &Weight::value, root, products, stream, product_dtype);
+    lay_out(weights_, &Weight::value, root, products, wide, product_dtype);
   };
   const auto operands = [&](Arena& root, ArenaOfBlock blocks) {
     lay_out_operands(ctx, weights_, root, blocks, types_, training);
@@ -139,7 +139,7 @@ void Model::take_weights(const Context& ctx, Allocator& allocator, bool training
 
 void Model::take_gradients(Allocator& allocator) {
   const auto gradients = [&](Arena& root, ArenaOfBlock products) {
-    lay_out(weights_, &Weight::gradient, root, products, types_.stream, types_.stream);
+    lay_out(weights_, &Weight::gradient, root, products, types_.wide, types_.wide);
   };
   Arena unused(Device::kMeta);
   gradient_slots_ =

@@ -107,6 +107,7 @@ struct ModelOptions {
   ModelMemory memory{};
   Share share{};    // the part of the model on this rank
   InitSpec init{};  // initial weights (init.h)
+  StreamType stream = StreamType::kF32;
   // Number of tokens that a sequence starts with if it then grows token by token; 0: all tokens are
   // there from the start.  RoPE of type dynamic depends on it (kernels/rope.h).
   int64_t first_tokens = 0;

@@ -190,11 +190,10 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
   }
   Arena& workspace = *ctx.workspace;
   const Tensor& weights = router_->choice(pass.slot).weight_Tk;
-  const auto [stream, activation, compute] = pass.types;
+  const auto [stream, wide, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], R = weights.numel();
   Gradients& g = gradients_;
-  g.partial =
-      weights_.gated ? gradient_room(ctx, pass, stream, {R + T}) : workspace.take(stream, {R});
+  g.partial = weights_.gated ? gradient_room(ctx, pass, wide, {R + T}) : workspace.take(wide, {R});
   g.dweights = g.partial.slice(0, R).view(weights.shape);
   if (weights_.gated) g.dgate = g.partial.slice(R, R + T);
   if (weights_.shared) g.dshared = workspace.take(activation, t.a.shape);

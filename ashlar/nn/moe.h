@@ -59,7 +59,7 @@ struct MoeSaved {
   };
   std::array<Room, 2> rooms;
   MlpSaved shared;
-  // [T, H] activation, [T] stream: the shared expert's output before the gate, and the gate before
+  // [T, H] activation, [T] wide: the shared expert's output before the gate, and the gate before
   // the sigmoid; absent if there is none.
   Tensor shared_out, gate;
 
@@ -113,7 +113,7 @@ class MoeBranch final : public Branch {
 
   // Temporaries that live from part to part of backward, in the workspace.
   struct Gradients {
-    Tensor partial;          // [R], or [R + T]: dweights, then dgate; stream
+    Tensor partial;          // [R], or [R + T]: dweights, then dgate; wide
     Tensor dweights, dgate;  // [T, k], [T]
     Tensor dshared;          // [T, H] activation: gradient of the shared expert's input
     Tensor dx_rows;          // [R, H] activation

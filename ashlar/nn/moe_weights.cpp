@@ -90,7 +90,7 @@ MoeSaved MoeSaved::make(const SavedArenas& arenas, const MoeWeights& weights, co
   if (!weights.shared) return s;
   s.shared = MlpSaved::make(arena, *weights.shared, types, T);
   s.shared_out = arena.take(types.activation, {T, H});
-  if (weights.gated) s.gate = arena.take(types.stream, {T});
+  if (weights.gated) s.gate = arena.take(types.wide, {T});
   return s;
 }
 

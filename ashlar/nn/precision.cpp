@@ -7,10 +7,15 @@
 
 namespace ashlar::nn {
 
-Types Types::of(DType compute) {
-  if (compute == DType::kF64) return {DType::kF64, DType::kF64, DType::kF64};
+Types Types::of(DType compute, StreamType stream) {
+  const bool narrow = stream == StreamType::kBF16;
+  ASHLAR_REQUIRE(!narrow || compute == DType::kBF16, kConfig,
+                 "train.stream is bf16 but the products of this run are {}; choose "
+                 "train.precision=bf16, or train.stream=fp32",
+                 precision_name(compute));
+  if (compute == DType::kF64) return {DType::kF64, DType::kF64, DType::kF64, DType::kF64};
   ASHLAR_ASSERT(compute == DType::kF32 || compute == DType::kBF16);
-  return {DType::kF32, compute, compute};
+  return {narrow ? DType::kBF16 : DType::kF32, DType::kF32, compute, compute};
 }
 
 DType auto_compute() {

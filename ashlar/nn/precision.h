@@ -8,12 +8,14 @@
 
 namespace ashlar::nn {
 
-// bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64, F64}.
+// bf16 {F32 or BF16, F32, BF16, BF16}, fp32 {F32, ...}, fp64 {F64, ...}.
 struct Types {
-  DType stream;      // residual stream, statistics, parameters, gradients
+  DType stream;      // residual stream and its gradient
+  DType wide;        // parameters, their gradients, statistics, sums over ranks and turns
   DType activation;  // inputs and outputs of products, and their gradients
   DType compute;     // type in which products are computed
-  static Types of(DType compute);
+  // kConfig if a bf16 stream meets other products.
+  static Types of(DType compute, StreamType stream = StreamType::kF32);
 };
 
 // The meaning of `auto` precision on this machine: bf16 if the CPU multiplies it faster, else fp32.

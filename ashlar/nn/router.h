@@ -2,7 +2,7 @@
 // weight of each expert's result.  There are two kinds: ZAYA1's (mlp_router.h) and a linear one
 // (linear_router.h).
 //
-// Shapes   m [T, H]; k experts of a token; weights in the stream type.
+// Shapes   m [T, H]; k experts of a token; weights in the wide type.
 #pragma once
 
 #include <memory>

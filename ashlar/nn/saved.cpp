@@ -52,25 +52,27 @@ class SavedMaker {
     // Inference reads x[l], and a block's carry, only while the next block runs, so two tensors
     // suffice in turn.
     std::vector<Tensor> streams, carries;
-    const auto take = [&](std::vector<Tensor>& list, const Shape& shape) {
+    const auto take = [&](std::vector<Tensor>& list, DType dtype, const Shape& shape) {
       const bool takes_turns = keep_ == Keep::kNothing && list.size() >= 2;
-      return list.emplace_back(takes_turns ? list[list.size() - 2]
-                                           : arena_.take(types_.stream, shape));
+      return list.emplace_back(takes_turns ? list[list.size() - 2] : arena_.take(dtype, shape));
+    };
+    const auto take_carry = [&](int64_t width) {
+      return take(carries, types_.wide, {tokens_.layer, width});
     };
     for (int64_t l = chunk.begin; l <= chunk.end; ++l) {
-      s.x[size_t(l)] = take(streams, TH);
-      s.rstd[size_t(l)] = arena_.take(types_.stream, {tokens_.stream});
+      s.x[size_t(l)] = take(streams, types_.stream, TH);
+      s.rstd[size_t(l)] = arena_.take(types_.wide, {tokens_.stream});
     }
     const int64_t arrives = width_over_border(weights_, chunk.begin),
                   leaves = width_over_border(weights_, chunk.end);
-    if (arrives > 0) s.carry[size_t(chunk.begin)] = take(carries, {tokens_.layer, arrives});
+    if (arrives > 0) s.carry[size_t(chunk.begin)] = take_carry(arrives);
     for (int64_t l = chunk.begin; l < chunk.end; ++l) {
       const int64_t made = carry_width(weights_, l);
-      s.carry[size_t(l) + 1] = made > 0 ? take(carries, {tokens_.layer, made}) : s.carry[size_t(l)];
+      s.carry[size_t(l) + 1] = made > 0 ? take_carry(made) : s.carry[size_t(l)];
     }
     s.hands_on = leaves > 0;
     if (arrives > 0 || leaves > 0)
-      s.d_carry = arena_.take(types_.stream, {tokens_.layer, std::max(arrives, leaves)});
+      s.d_carry = arena_.take(types_.wide, {tokens_.layer, std::max(arrives, leaves)});
     return s;
   }
 
@@ -96,7 +98,7 @@ class SavedMaker {
   void add_final(Saved& s) const {
     const ModelSpec& spec = weights_.spec;
     if (s.chunk.end == spec.num_blocks())
-      s.final_TH = arena_.take(spec.head_fp32 ? types_.stream : types_.activation,
+      s.final_TH = arena_.take(spec.head_fp32 ? types_.wide : types_.activation,
                                {tokens_.stream, spec.hidden_size});
   }
 

@@ -228,7 +228,7 @@ void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, 
     Arena& arena = s.block >= 0 ? blocks(s.block) : root;
     if (&arena != &root && s.block != block) slot.emplace(arena), block = s.block;
     const bool head = s.block < 0;
-    const DType compute = head && weights.spec.head_fp32 ? types.stream : types.compute;
+    const DType compute = head && weights.spec.head_fp32 ? types.wide : types.compute;
     kernels::Operand& operand = s.weight->operand;
     const auto layout =
         operand_layout(ctx, operand.groups(), operand.n(), operand.k(), compute, for_backward);

@@ -12,7 +12,7 @@ CpSequence::CpSequence(const kernels::Context& ctx, const CpKinds& kinds, comm::
     : split_(split),
       rank_(ranks.rank()),
       parts_(size_t(split.num_ranks)),
-      halos_(ranks, split, weights.needs(), types.stream, allocator),
+      halos_(ranks, split, weights.needs(), types.wide, allocator),
       keys_(CpKeys::make(kinds.keys, ranks, split, parts_, weights.needs(), types, allocator)),
       rows_(ranks) {
   for (std::vector<Segment>& part : parts_) part.reserve(size_t(split.local_tokens()));
@@ -24,7 +24,7 @@ CpSequence::CpSequence(const kernels::Context& ctx, const CpKinds& kinds, comm::
     log_decays[size_t(l)] = block.mixer->needs().tokens.log_decay_H;
   });
   states_ =
-      CpStates::make(ctx, kinds.states, ranks, split, state, log_decays, types.stream, allocator);
+      CpStates::make(ctx, kinds.states, ranks, split, state, log_decays, types.wide, allocator);
 }
 
 void CpSequence::assign(std::span<const Segment> whole_rows) {

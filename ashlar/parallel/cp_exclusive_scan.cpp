@@ -21,11 +21,11 @@ using nn::StateMaps;
 
 class CpExclusiveScan final : public CpStates {
  public:
-  CpExclusiveScan(comm::Group& ranks, const CpSplit& split, const State& state, DType stream,
+  CpExclusiveScan(comm::Group& ranks, const CpSplit& split, const State& state, DType wide,
                   Allocator& allocator)
       : CpStates(ranks, split, state) {
     for (OwnedTensor* memory : {&before_, &sent_, &come_})
-      *memory = make_tensor(allocator, stream, {split.chunks_of_rank(), rows(), state.message()},
+      *memory = make_tensor(allocator, wide, {split.chunks_of_rank(), rows(), state.message()},
                             Tag::kCommunication);
   }
 
@@ -152,9 +152,9 @@ class CpExclusiveScan final : public CpStates {
 }  // namespace
 
 std::unique_ptr<CpStates> make_exclusive_scan(comm::Group& ranks, const CpSplit& split,
-                                              const CpStates::State& state, DType stream,
+                                              const CpStates::State& state, DType wide,
                                               Allocator& allocator) {
-  return std::make_unique<CpExclusiveScan>(ranks, split, state, stream, allocator);
+  return std::make_unique<CpExclusiveScan>(ranks, split, state, wide, allocator);
 }
 
 }  // namespace ashlar::parallel

@@ -5,7 +5,7 @@
 // beside the other ways of cp_states.h.
 //
 // Source   Hillis and Steele 1986, doi:10.1145/7902.7903.
-// Memory   3 C (m + g) in the stream type (Tag::kCommunication), letters as in cp_states.h.
+// Memory   3 C (m + g) in the wide type (Tag::kCommunication), letters as in cp_states.h.
 // Numerics maps are not joined in the order of tokens, so the bits differ from those of the others.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace ashlar::parallel {
 
 std::unique_ptr<CpStates> make_exclusive_scan(comm::Group& ranks, const CpSplit& split,
-                                              const CpStates::State& state, DType stream,
+                                              const CpStates::State& state, DType wide,
                                               Allocator& allocator);
 
 }  // namespace ashlar::parallel

@@ -34,7 +34,7 @@ void CpHalos::Side::take(Allocator& allocator, DType dtype, int64_t num_rows, in
 }
 
 CpHalos::CpHalos(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
-                 DType stream, Allocator& allocator)
+                 DType wide, Allocator& allocator)
     : ranks_(ranks), split_(split), message_width_(needs.halo_numel()) {
   ASHLAR_ASSERT(ranks.size() == split.num_ranks);
   split.check();
@@ -46,8 +46,8 @@ CpHalos::CpHalos(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNee
     for (auto& pairs : *rows) pairs.reserve(size_t(max_halos(split, ranks.rank())));
   }
   find_borders();
-  before_.take(allocator, stream, split.num_rows, message_width_);
-  behind_.take(allocator, stream, split.num_rows, message_width_);
+  before_.take(allocator, wide, split.num_rows, message_width_);
+  behind_.take(allocator, wide, split.num_rows, message_width_);
 }
 
 void CpHalos::find_borders() {

@@ -19,7 +19,7 @@ namespace ashlar::parallel {
 
 class CpHalos final : public nn::HaloExchange {
  public:
-  CpHalos(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs, DType stream,
+  CpHalos(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs, DType wide,
           Allocator& allocator);
   // Sets the rank's tokens of the next micro-batch.  Allocates nothing.
   void assign(const kernels::Sequence& sequence);

@@ -53,10 +53,10 @@ CpHeads::CpHeads(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
   };
   chunks_ = take(types.activation, std::max(queries_.width(), outputs_.width()));
   out_ = take(types.activation, outputs_.width());
-  dq_chunks_ = take(types.stream, queries_.width());
+  dq_chunks_ = take(types.wide, queries_.width());
   key_chunks_ = pair_of(allocator, types.activation);
   if (shares_keys()) shared_keys_ = pair_of(allocator, types.activation);
-  dkeys_ = pair_of(allocator, types.stream), dkey_chunks_ = pair_of(allocator, types.stream);
+  dkeys_ = pair_of(allocator, types.wide), dkey_chunks_ = pair_of(allocator, types.wide);
 }
 
 CpHeads::Heads CpHeads::heads_of(int64_t all, int64_t cols) const {

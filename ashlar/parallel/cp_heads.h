@@ -13,7 +13,7 @@
 //          key heads.
 // Memory   T (N (max(D, V) a + V a + D s) + C (D + V) (a + 2 s)) bytes, once (Tag::kCommunication);
 //          T local tokens, D and V head sizes of keys and of values, a and s bytes of the
-//          activation and the stream type; C = K where n divides K, else n and 2 a + 2 s for
+//          activation and the wide type; C = K where n divides K, else n and 2 a + 2 s for
 //          a + 2 s.
 // Traffic  docs/parallel/cp.md.
 #pragma once

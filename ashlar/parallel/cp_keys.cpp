@@ -90,8 +90,8 @@ CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const CpParts& part
     gathered_[size_t(turn)].k = memory_of(allocator, types.activation, rows, needs.key_cols);
     gathered_[size_t(turn)].v = memory_of(allocator, types.activation, rows, needs.value_cols);
   }
-  dk_ = memory_of(allocator, types.stream, rows, needs.key_cols);
-  dv_ = memory_of(allocator, types.stream, rows, needs.value_cols);
+  dk_ = memory_of(allocator, types.wide, rows, needs.key_cols);
+  dv_ = memory_of(allocator, types.wide, rows, needs.value_cols);
 }
 
 void CpGather::assign() {
@@ -179,7 +179,7 @@ CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
   };
   for (size_t i = 0; i < 2; ++i) {
     under_way_[i] = pair(types.activation, memory_[i]);
-    sums_[i] = pair(types.stream, sum_memory_[i]);
+    sums_[i] = pair(types.wide, sum_memory_[i]);
   }
 }
 
@@ -229,7 +229,7 @@ void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x
   const Sequence& sequence = pass.sequence;
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
-  // The result over several parts, in the stream type; it is rounded once, at the last of them.
+  // The result over several parts, in the wide type; it is rounded once, at the last of them.
   const Tensor sum = ctx.workspace->take(x.lse_TN.dtype, x.out.shape);
   Attention other = x;         // over a part of another rank
   other.shape.partial = true;  // only the rank's own part holds a key for every query

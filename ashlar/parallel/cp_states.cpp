@@ -27,10 +27,10 @@ using nn::StateMaps;
 
 class CpGatherStates final : public CpStates {
  public:
-  CpGatherStates(comm::Group& ranks, const CpSplit& split, const State& state, DType stream,
+  CpGatherStates(comm::Group& ranks, const CpSplit& split, const State& state, DType wide,
                  Allocator& allocator)
       : CpStates(ranks, split, state),
-        memory_(make_tensor(allocator, stream, {ranks.size() * here(), state.message()},
+        memory_(make_tensor(allocator, wide, {ranks.size() * here(), state.message()},
                             Tag::kCommunication)) {}
 
   void post(const Context& ctx, const StateMaps& maps) override {
@@ -101,13 +101,13 @@ class CpGatherStates final : public CpStates {
 // num_groups: groups of heads, which follow each other through the ranks.
 class CpChainStates : public CpStates {
  public:
-  CpChainStates(comm::Group& ranks, const CpSplit& split, const State& state, DType stream,
+  CpChainStates(comm::Group& ranks, const CpSplit& split, const State& state, DType wide,
                 Allocator& allocator, int64_t num_groups, bool at_once)
       : CpStates(ranks, split, state), num_groups_(num_groups), at_once_(at_once) {
     const int64_t per = split.chunks_of_rank();
     for (OwnedTensor* memory : {&arriving_, &leaving_})
       *memory = make_tensor(
-          allocator, stream,
+          allocator, wide,
           {per * num_groups, rows(), state.heads / num_groups, state.key_dim, state.value_dim},
           Tag::kCommunication);
     leaves_.resize(size_t(per * num_groups));
@@ -287,10 +287,10 @@ void CpStates::advance_fixed(const Context& ctx, const StateMaps& maps, int64_t 
   apply_map(ctx, fixed.slice(first_head, first_head + state.shape[0]), made, state, maps.backward);
 }
 
-void CpStates::take_fixed(const Context& ctx, const LogDecays& log_decays, DType stream,
+void CpStates::take_fixed(const Context& ctx, const LogDecays& log_decays, DType wide,
                           Allocator& allocator) {
   const int64_t blocks = int64_t(log_decays.size()), H = state_.heads;
-  fixed_ = make_tensor(allocator, stream, {blocks, num_chunks() + 1, H}, Tag::kCommunication);
+  fixed_ = make_tensor(allocator, wide, {blocks, num_chunks() + 1, H}, Tag::kCommunication);
   std::vector<double> values;
   for (const std::span<const double>& log_decay : log_decays)
     for (int64_t n = 0; n <= num_chunks(); ++n)
@@ -304,15 +304,15 @@ void CpStates::take_fixed(const Context& ctx, const LogDecays& log_decays, DType
 namespace {
 
 std::unique_ptr<CpStates> make_states(StateExchange kind, comm::Group& ranks, const CpSplit& split,
-                                      const CpStates::State& state, DType stream,
+                                      const CpStates::State& state, DType wide,
                                       Allocator& allocator) {
   if (kind == StateExchange::kAllGather)
-    return std::make_unique<CpGatherStates>(ranks, split, state, stream, allocator);
+    return std::make_unique<CpGatherStates>(ranks, split, state, wide, allocator);
   ASHLAR_ASSERT(state.ways == 1);
   if (kind == StateExchange::kExclusiveScan)
-    return make_exclusive_scan(ranks, split, state, stream, allocator);
+    return make_exclusive_scan(ranks, split, state, wide, allocator);
   const bool scan = kind == StateExchange::kScan;
-  return std::make_unique<CpChainStates>(ranks, split, state, stream, allocator,
+  return std::make_unique<CpChainStates>(ranks, split, state, wide, allocator,
                                          scan ? num_groups_of(state.heads) : 1, scan);
 }
 
@@ -320,10 +320,10 @@ std::unique_ptr<CpStates> make_states(StateExchange kind, comm::Group& ranks, co
 
 std::unique_ptr<CpStates> CpStates::make(const Context& ctx, StateExchange kind, comm::Group& ranks,
                                          const CpSplit& split, const State& state,
-                                         const LogDecays& log_decays, DType stream,
+                                         const LogDecays& log_decays, DType wide,
                                          Allocator& allocator) {
-  auto states = make_states(kind, ranks, split, state, stream, allocator);
-  if (state.transition == 0) states->take_fixed(ctx, log_decays, stream, allocator);
+  auto states = make_states(kind, ranks, split, state, wide, allocator);
+  if (state.transition == 0) states->take_fixed(ctx, log_decays, wide, allocator);
   return states;
 }
 

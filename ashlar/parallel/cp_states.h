@@ -17,7 +17,7 @@
 // Source   LASP-2, arXiv:2502.07563; LASP, arXiv:2404.02882; ZeCO, arXiv:2507.01004.  Bytes and
 //          launches as closed formulas: docs/parallel/states.md.
 // Memory   C chunks here, W ranks, m elements of a chunk's states, g of its transitions, in the
-//          stream type (Tag::kCommunication): gather W C (m + g), without mask W C 2 m, chain and
+//          wide type (Tag::kCommunication): gather W C (m + g), without mask W C 2 m, chain and
 //          scan 2 C m; where decays are fixed, besides, their powers for every block and number of
 //          chunks.  One state of every row from ctx.workspace.
 // Numerics chunk after chunk in the order of tokens, whatever arrives first: the same bits on all
@@ -45,8 +45,8 @@ class CpStates : public nn::ChunkStates, public nn::StatePassing {
   using LogDecays = std::vector<std::span<const double>>;
   static std::unique_ptr<CpStates> make(const kernels::Context&, StateExchange kind,
                                         comm::Group& ranks, const CpSplit& split,
-                                        const State& state, const LogDecays& log_decays,
-                                        DType stream, Allocator& allocator);
+                                        const State& state, const LogDecays& log_decays, DType wide,
+                                        Allocator& allocator);
 
   // Sets the documents of the whole rows of the next micro-batch.  Allocates nothing.
   void assign(std::span<const Segment> whole_rows);
@@ -97,7 +97,7 @@ class CpStates : public nn::ChunkStates, public nn::StatePassing {
 
  private:
   std::vector<kernels::StateChunk> chunks_;
-  void take_fixed(const kernels::Context&, const LogDecays&, DType stream, Allocator& allocator);
+  void take_fixed(const kernels::Context&, const LogDecays&, DType wide, Allocator& allocator);
   std::vector<char> starts_;  // by row and chunk: whether a document starts in it
   // Transitions of heads with a fixed decay, [blocks, chunks + 1, H]: number n is that of n chunks,
   // but number 0 that of chunks in which a document starts.

@@ -174,7 +174,7 @@ MuonMatrices::MuonMatrices(const Groups& groups, const ModelSpec& whole,
   if (group_.size() == 1) return;
   const auto make = [&] {
     auto state = std::make_shared<const State>(whole, parallel, group_.world_ranks(), zero.map(),
-                                               spec, types.stream);
+                                               spec, types.wide);
     return std::make_shared<const MuonPlans>(
         state->tensors(),
         [state](int rank, const std::optional<MatrixNumber>& only, std::vector<Holding>& list) {

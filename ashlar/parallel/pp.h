@@ -3,7 +3,7 @@
 // with the carry (nn::Carry), [T, R], if a later block reads it; or the gradients of both, on the
 // way back.
 //
-//                         label               bytes, in the stream type
+//                         label               elements, the carry's in the wide type
 //   kSendForward          "pp activations"    T H, and T R
 //   kSendBackward         "pp gradients"      the same
 //

@@ -82,7 +82,8 @@ void RankModel::take_share(Allocator& allocator, DType compute) {
       ctx_, allocator, whole, compute, recipe_.data.sequence_length,
       nn::ModelOptions{.memory = model_memory(ctx_, parallel_, groups_.data().size(), compute),
                        .share = share_of(parallel_, whole, groups_.rank()),
-                       .init = recipe_.init});
+                       .init = recipe_.init,
+                       .stream = recipe_.train.stream});
 }
 
 void RankModel::fold_layers(Allocator& allocator) {
@@ -128,7 +129,7 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
     loads_.emplace(arena, model_->weights());
     ids_ = arena.take(DType::kI32, {num_tokens});
     targets_ = arena.take(DType::kI32, {num_tokens});
-    loss_table_.emplace(arena, model_->types().stream, micro_batches_per_step(),
+    loss_table_.emplace(arena, model_->types().wide, micro_batches_per_step(),
                         model_->weights().share.stage.last() ? num_tokens : 0,
                         has_router_losses() ? int64_t(loads_->of_step().size()) : 0);
   };

@@ -64,12 +64,12 @@ std::vector<Parameter> RankModel::all_parameters() const {
   const nn::ModelWeights whole(model_->spec());  // of one rank
   for (const nn::Stored& stored : whole.tensors)
     for (const nn::ParameterInfo& info : stored.logical)
-      if (!info.buffer) list.push_back(parameter_of(info, model_->types().stream));
+      if (!info.buffer) list.push_back(parameter_of(info, model_->types().wide));
   return list;
 }
 
 std::vector<LogicalTensor> RankModel::all_buffers() const {
-  std::vector<LogicalTensor> list = nn::logical_tensors(model_->spec(), model_->types().stream);
+  std::vector<LogicalTensor> list = nn::logical_tensors(model_->spec(), model_->types().wide);
   std::erase_if(list, [](const LogicalTensor& t) { return t.role != Role::kBuffer; });
   return list;
 }

@@ -67,16 +67,16 @@ void TpBranch::add_up(const Tensor& all, const Tensor& part, std::string_view la
 
 void TpBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
                        const Carry& carry, const Tensor& o_TH) {
-  const DType stream = pass.types.stream;
+  const DType wide = pass.types.wide;
   if (part == 0) {
-    o_sum_ = o_TH.dtype == stream ? o_TH : ctx.workspace->take(stream, o_TH.shape);
+    o_sum_ = o_TH.dtype == wide ? o_TH : ctx.workspace->take(wide, o_TH.shape);
     a_ = room(ctx, a_TH), o_ = room(ctx, o_sum_);
     gather(a_TH, a_, input_).wait();
   }
   inner_->forward(ctx, pass, part, a_, carry, o_);
   if (part + 1 < needs().forward_parts) return;
   add_up(o_, o_sum_, output_);
-  if (o_TH.dtype != stream) copy(ctx, o_sum_, o_TH);
+  if (o_TH.dtype != wide) copy(ctx, o_sum_, o_TH);
 }
 
 void TpBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {

@@ -104,7 +104,7 @@ class TpBranch final : public nn::Branch {
   comm::Group& tp_;
   const bool sequence_parallel_;
   Tensor a_, o_, d_o_, da_;  // all tokens; from the first part to the last
-  Tensor o_sum_;             // the part of o_ summed, in the stream type as o_
+  Tensor o_sum_;             // the part of o_ summed, in the wide type as o_
   const std::string output_, input_, output_gradient_, gradient_;  // labels
 };
 

@@ -15,7 +15,7 @@ PartialSums::PartialSums(Allocator& allocator, const nn::Model& model, bool shar
     (vector ? vectors_ : tables_).push_back(gradient);
     if (vector) numel += gradient.numel();
   }
-  packed_ = make_tensor(allocator, model.types().stream, {numel}, Tag::kCommunication);
+  packed_ = make_tensor(allocator, model.types().wide, {numel}, Tag::kCommunication);
 }
 
 void PartialSums::sum(const kernels::Context& ctx, comm::Group& tp) const {

@@ -4,7 +4,7 @@
 // input's scale and bias and the final norm, and the tables are embedding and head.  Runs once a
 // step, after its last backward and before the sums over data ranks.
 //
-// Cost     all_reduce "tp norms" of the vectors' elements in the stream type, and all_reduce
+// Cost     all_reduce "tp norms" of the vectors' elements in the wide type, and all_reduce
 //          "tp embedding" of V H for each table.
 // Memory   the buffer, taken at construction under Tag::kCommunication.
 #pragma once

@@ -70,8 +70,8 @@ Pass FoldedBranch::pass_of(const Pass& pass, int turn, bool first) {
 }
 
 Tensor FoldedBranch::room_for_sum(const Context& ctx, const Pass& pass, const Tensor& place) {
-  const DType stream = pass.types.stream;
-  return place.dtype == stream ? place : ctx.workspace->take(stream, place.shape);
+  const DType wide = pass.types.wide;
+  return place.dtype == wide ? place : ctx.workspace->take(wide, place.shape);
 }
 
 void FoldedBranch::keep_sum(const Context& ctx, const Tensor& sum, const Tensor& place) {

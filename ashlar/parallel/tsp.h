@@ -64,7 +64,7 @@ class FoldedBranch : public nn::Branch {
   int num_turns() const { return int(turns_.size()); }
   // The pass through one turn, the first of all or a later one.
   static nn::Pass pass_of(const nn::Pass& pass, int turn, bool first);
-  // Memory for the sum over turns, in the stream type, and the rounding of that sum to its place.
+  // Memory for the sum over turns, in the wide type, and the rounding of that sum to its place.
   static Tensor room_for_sum(const kernels::Context&, const nn::Pass&, const Tensor& place);
   static void keep_sum(const kernels::Context&, const Tensor& sum, const Tensor& place);
 

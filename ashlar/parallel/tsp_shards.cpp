@@ -72,7 +72,7 @@ BranchShards::BranchShards(const nn::Model& model, int64_t block, nn::Branch& he
       view_whole(*own.whole[i].weight, int(turn), int(turns.size()), listed.whole[i]);
     turns_.push_back(std::move(listed.products));
   }
-  const int64_t align = Arena::kAlign / size_of(types_.stream);
+  const int64_t align = Arena::kAlign / size_of(types_.wide);
   const nn::Share first = share_of_turn(model, rank_ * num_buckets_);
   for (const Stored& stored : held_) {
     shapes_.push_back(shape_of(stored, first));
@@ -83,8 +83,7 @@ BranchShards::BranchShards(const nn::Model& model, int64_t block, nn::Branch& he
     find_rects(share, share_of_turn(model, rank_ * num_buckets_ + bucket));
   const auto lies_right = [&](size_t i) {
     const Tensor &zero = this->held(0).gradient, &at = this->held(i).gradient;
-    return zero.device == Device::kMeta ||
-           at.data - zero.data == begins_[i] * size_of(types_.stream);
+    return zero.device == Device::kMeta || at.data - zero.data == begins_[i] * size_of(types_.wide);
   };
   for (size_t i = 0; i < held_.size(); ++i) ASHLAR_ASSERT(num_buckets_ > 1 || lies_right(i));
 }
@@ -122,7 +121,7 @@ void BranchShards::take_room(const Context& ctx, Arena& weights, Arena& gradient
   for (int i = 0; i < counts_.weights; ++i)
     weights_.push_back(weights.take(types_.activation, {numel_}));
   for (int i = 0; i < counts_.gradients; ++i)
-    gradients_.push_back(gradients.take(types_.stream, {numel_}));
+    gradients_.push_back(gradients.take(types_.wide, {numel_}));
   for (int i = 0; i < counts_.operands; ++i) {
     std::vector<Packed>& packed = operands_.emplace_back();
     for (const Stored& stored : turns_[0]) {

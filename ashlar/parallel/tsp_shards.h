@@ -4,7 +4,7 @@
 // is then one bucket, whose rows and columns the owner collects.
 //
 // Types    shares are sent row-major in the activation type, which products read (bf16 in a bf16
-//          run), whatever type their owner keeps; gradients in the stream type.
+//          run), whatever type their owner keeps; gradients in the wide type.
 // Memory   room for as many messages at a time as ShardCounts says: row-major, and packed.  The
 //          owner's share is also in its unit, whole; its gradient is made apart from the unit, as
 //          that of any other share.

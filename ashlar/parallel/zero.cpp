@@ -42,12 +42,12 @@ constexpr int64_t kNobody = -1;  // the block of a free slot
 nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int num_data_ranks,
                              DType compute) {
   const nn::Types types = nn::Types::of(compute);
-  if (num_data_ranks == 1 || spec.zero == 0) return {.slot_dtype = types.stream};
+  if (num_data_ranks == 1 || spec.zero == 0) return {.slot_dtype = types.wide};
   const bool packed = operand_layout(ctx, 1, 64, 64, compute, true).forward_numel > 0;
   return {.weight_slots = packed || spec.zero == 3,
           .operand_slots = spec.zero == 3,
           .gradient_slots = spec.zero >= 2,
-          .slot_dtype = packed ? types.activation : types.stream};
+          .slot_dtype = packed ? types.activation : types.wide};
 }
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,

@@ -20,8 +20,8 @@
 //
 // Source   Rajbhandari et al. 2020, arXiv:1910.02054; flat shards that ignore parameter borders:
 //          ZAYA1, arXiv 2511.17127.
-// Types    gradients are sent in the stream type; weights of blocks as products read them (bf16 in
-//          a bf16 run), weights of the root in the stream type.
+// Types    gradients are sent in the wide type; weights of blocks as products read them (bf16 in
+//          a bf16 run), weights of the root in the wide type.
 // Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks
 //          run forward (stage 3: backward too).  The units that are used next are gathered as far
 //          as there is room.  A step's order of operations is the same on every rank.

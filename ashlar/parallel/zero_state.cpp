@@ -14,14 +14,14 @@ namespace {
 // two.  Each of the n tp ranks that keep an element writes the n-th part of it to checkpoints; such
 // an element weighs (1 + 1/n) / 2 of another, so that neither memory nor writers are uneven.
 int64_t weight_of(const nn::ParameterInfo& info, const nn::Share& share, const OptimSpec& optim,
-                  DType stream) {
+                  DType wide) {
   constexpr int64_t kOne = 64;
   int64_t numel = 0, written = 0;
   for (const Placement& place : placements(info, share)) {
     numel += place.numel();
     written += place.numel() / place.num_copies;
   }
-  std::vector<Parameter> one{parameter_of(info, stream)};
+  std::vector<Parameter> one{parameter_of(info, wide)};
   optim::apply_spec(optim, one);
   const int64_t num_tensors = 1 + int64_t(optim::state_tensors(one[0]).size());
   return num_tensors * (kOne / 2 + kOne / 2 * written / numel);
@@ -68,7 +68,7 @@ std::vector<Stretch> Zero::row_of(const OptimSpec& optim,
     if (unit_numel[size_t(at.unit)] == 0 || at.numel == 0) return;
     const int64_t begin = unit_begin[size_t(at.unit)] + at.offset;
     row.push_back({begin, begin + at.numel, local_shape(info, weights.share), 0,
-                   weight_of(info, weights.share, optim, model_.types().stream)});
+                   weight_of(info, weights.share, optim, model_.types().wide)});
   });
   std::sort(row.begin(), row.end(),
             [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
@@ -91,7 +91,7 @@ ShardMap::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& op
   std::vector<int64_t> numel = model_.flat().unit_numel;
   for (size_t u = 0; u < numel.size(); ++u)
     if (choose_family(int64_t(u)) != index) numel[u] = 0;
-  const int64_t width = size_of(model_.types().stream);
+  const int64_t width = size_of(model_.types().wide);
   const std::vector<Stretch> row = row_of(optim, numel);
   return {Shards(std::move(numel), row, families_[index]->size(), spec.zero_layout,
                  std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
@@ -107,7 +107,7 @@ kernels::Cost Zero::gather_cost(int world_rank) const {
   for (size_t u = 0; u < units_.size(); ++u) {
     if (units_[u].num_gathers == 0) continue;
     const DType gathered = model_.unit_weights(int64_t(u)).dtype;
-    const int64_t width = size_of(model_.types().stream) + size_of(gathered);
+    const int64_t width = size_of(model_.types().wide) + size_of(gathered);
     for (const Range& range : map_->kept(int64_t(u), world_rank))
       cost.bytes += units_[u].num_gathers * range.size() * width;
   }
@@ -130,10 +130,10 @@ std::pair<std::vector<Zero::Kept>, int64_t> Zero::kept_by(int world_rank) const 
 }
 
 Zero::Shard Zero::allocate_shard(Allocator& allocator, int64_t numel) const {
-  const DType stream = model_.types().stream;
+  const DType wide = model_.types().wide;
   Shard shard;
-  shard.weights = make_tensor(allocator, stream, {numel}, Tag::kWeights);
-  if (stage_ >= 2) shard.gradients = make_tensor(allocator, stream, {numel}, Tag::kGradients);
+  shard.weights = make_tensor(allocator, wide, {numel}, Tag::kWeights);
+  if (stage_ >= 2) shard.gradients = make_tensor(allocator, wide, {numel}, Tag::kGradients);
   return shard;
 }
 
@@ -242,7 +242,7 @@ Parameter Zero::parameter_at(const Placed& placed, int world_rank, const Range& 
                              const Tensor& value, const Tensor& gradient) const {
   const Placement& place = placed.place;
   const int64_t unit = placed.at.unit;
-  Parameter p = parameter_of(*placed.info, model_.types().stream);
+  Parameter p = parameter_of(*placed.info, model_.types().wide);
   p.boxes = place.boxes;
   p.local_shape = place.local_shape;
   p.begin = range.begin - placed.at.offset;

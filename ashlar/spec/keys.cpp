@@ -180,6 +180,10 @@ Rows train() {
               "sequences per optimizer step; a multiple of train.micro_batch"),
       word("train.precision", t, &T::precision, {kPrecisionNames.begin(), kPrecisionNames.end()},
            "type of the products; auto: bf16 where the hardware multiplies it faster, else fp32"),
+      word(
+          "train.stream", t, &T::stream, {kStreamTypeNames.begin(), kStreamTypeNames.end()},
+          "type of the residual stream and its gradient; bf16 halves what recomputation keeps, and "
+          "needs precision bf16"),
       boolean("train.recompute", t, &T::recompute,
               "compute a block's forward again in its backward: less memory, more time"),
       integer("train.threads", t, &T::threads, {0, 4096}, "CPU threads; 0: one per CPU"),

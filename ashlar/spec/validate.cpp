@@ -291,6 +291,16 @@ std::string batch_rules(const Recipe& recipe) {
   return stream_rule(recipe.data.num_streams, train.global_batch);
 }
 
+// Where the precision is auto, the run refuses a bf16 stream if its machine then takes fp32.
+std::string residual_rule(const Recipe& recipe) {
+  const TrainSpec& train = recipe.train;
+  const bool wide = train.precision == Precision::kF32 || train.precision == Precision::kF64;
+  if (train.stream != StreamType::kBF16 || !wide) return "";
+  return fmt::format(
+      "train.stream is bf16 but train.precision is {}; choose precision bf16, or stream fp32",
+      kPrecisionNames[size_t(train.precision)]);
+}
+
 std::string sequence_rule(const Recipe& recipe) {
   const int64_t length = recipe.data.sequence_length, limit = recipe.model.max_position_embeddings;
   if (length <= limit) return "";
@@ -345,8 +355,8 @@ void validate(const Recipe& recipe) {
   // Ranges first, and one problem at a time: later rules divide by sizes and multiply them.
   std::string problem = range_rules(recipe);
   if (problem.empty()) problem = model_problem(recipe.model, "model.");
-  for (const auto& rule : {blend_rules, batch_rules, sequence_rule, rate_rule, retention_rule,
-                           directory_rule, parallel_problem})
+  for (const auto& rule : {blend_rules, batch_rules, residual_rule, sequence_rule, rate_rule,
+                           retention_rule, directory_rule, parallel_problem})
     if (problem.empty()) problem = rule(recipe);
   ASHLAR_REQUIRE(problem.empty(), kConfig, "{}{}{}", recipe.source,
                  recipe.source.empty() ? "" : ": ", problem);

@@ -20,9 +20,10 @@ double rate_after(const Recipe& recipe, int64_t steps) {
 
 // Whether the same weights have another loss or gradient under another value of the key.
 bool decides_losses(std::string_view key) {
-  constexpr std::array<std::string_view, 8> kKeys{
-      "data.train",          "data.validation_fraction", "data.sequence_length", "data.packing",
-      "data.document_reset", "data.mask_document_end",   "train.global_batch",   "train.precision"};
+  constexpr std::array<std::string_view, 9> kKeys{
+      "data.train",         "data.validation_fraction", "data.sequence_length",
+      "data.packing",       "data.document_reset",      "data.mask_document_end",
+      "train.global_batch", "train.precision",          "train.stream"};
   return key.starts_with("model.") || key.starts_with("moe.") ||
          std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
 }

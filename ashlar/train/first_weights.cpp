@@ -27,7 +27,7 @@ void read(FileSystem& files, const models::ModelSource& source, comm::Group& ran
   const std::vector<Piece> kept = model.pieces(false);
   std::vector<Piece> all = kept;
   add_what_others_keep(
-      nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().stream), all);
+      nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().wide), all);
   GroupLoadRanks load_ranks(ranks);
   models::read_weights(files, source, all, &load_ranks);
   nn::require_finite(trainer.context(), kept, source.spec, source.resolved, [&] {

@@ -97,7 +97,7 @@ void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, do
     const Tensor ids = ids_T.tensor.slice(0, count);
     std::copy_n(kIds.begin() + begin, count, ids.as<int32_t>());
     forward(m.ctx, m.model.call(cache.exchanges(), sequence, ids), saved);
-    OwnedTensor out = make_tensor(m.allocator, types.stream, {count, 11}, Tag::kWorkspace);
+    OwnedTensor out = make_tensor(m.allocator, types.wide, {count, 11}, Tag::kWorkspace);
     nn::head_logits(m.ctx, m.model, saved.final_TH, out.tensor);
     for (int64_t i = 0; i < count * 11; ++i)
       ASSERT_NEAR(get(out.tensor, i), full[size_t(begin * 11 + i)], tolerance) << begin << " " << i;

@@ -46,7 +46,7 @@ class HaloRank {
         C_(needs.most_strips[0].cols),
         W_(needs.most_strips[1].cols),
         rank_(ranks.rank()),
-        halos_(ranks, split, needs, types_.stream, allocator_) {
+        halos_(ranks, split, needs, types_.wide, allocator_) {
     std::vector<Segment> local;
     take_local_segments(split, rank_, whole, local);
     sequence_.reserve(split.local_tokens());

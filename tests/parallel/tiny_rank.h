@@ -95,7 +95,7 @@ class TinyRank {
     const Tensor& final_TH = model.saved().final_TH;
     const int64_t T = final_TH.shape[0], V = model.recipe().model.vocab_size;
     const Arena::Scope scope(*ctx.workspace);
-    const Tensor logits_TV = ctx.workspace->take(model.local().types().stream, {T, V});
+    const Tensor logits_TV = ctx.workspace->take(model.local().types().wide, {T, V});
     nn::head_logits(ctx, model.local(), final_TH, logits_TV);
     return values_of(logits_TV);
   }

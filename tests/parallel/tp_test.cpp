@@ -229,7 +229,7 @@ void expect_traffic(const TpCase& c, const RankModel& model) {
   const comm::Group& tp = model.groups().tp();
   const ModelKeys& m = c.whole;
   const nn::Types types = nn::Types::of(c.compute);
-  const int64_t s = size_of(types.stream), a = size_of(types.activation);
+  const int64_t s = size_of(types.wide), a = size_of(types.activation);
   const int64_t L = m.num_hidden_layers, TH = kTpTokens * m.hidden_size;
   const int64_t forwards = c.recompute ? 2 * L - 1 : L;
   const Op sum = c.sequence_parallel ? Op::kReduceScatter : Op::kAllReduce;

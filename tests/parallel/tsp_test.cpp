@@ -92,7 +92,7 @@ TEST(Tsp, RoomForSharesIsTheFormula) {
         const int64_t H = recipe.model.hidden_size, D = recipe.model.head_dim;
         const int64_t turns = std::min(tsp, 4) * buckets, slots = std::min<int64_t>(3, turns);
         const int64_t N = 8 / turns, K = 4 / turns, F = width / tsp;
-        const int64_t s = size_of(model.types().stream), a = size_of(model.types().activation);
+        const int64_t s = size_of(model.types().wide), a = size_of(model.types().activation);
         const auto room = [&](int64_t first, int64_t second, int64_t bytes) {
           return round_up((round_up(first, Arena::kAlign / s) + second) * bytes, Arena::kAlign);
         };

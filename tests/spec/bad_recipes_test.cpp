@@ -50,6 +50,8 @@ const std::vector<BadRecipe>& bad_recipes() {
       {"infinite", {"optim.clip_norm is inf", "expected a number of at least 0"}},
       {"bad_enum", {"optim.schedule is 'cosin'", "expected one of cosine, linear, constant"}},
       {"collectives", {"parallel.collectives is 'nccl'", "expected one of exact, native"}},
+      {"stream",
+       {"train.stream is bf16 but train.precision is fp32", "precision bf16", "stream fp32"}},
       {"missing_model_key", {"model.head_dim is missing", "expected an integer from 1 to 256"}},
       {"heads",
        {"model.num_attention_heads is 6 but model.num_key_value_heads is 4",

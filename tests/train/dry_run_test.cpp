@@ -65,6 +65,12 @@ std::vector<RealCase> real_cases() {
     for (size_t p = 0; p < 2; ++p)
       if (c.fast || num_slow % 2 == p) cases.push_back({c, precisions[p]});
   }
+  const std::vector<std::string> narrow = {"train.stream=bf16", "train.recompute=true"};
+  for (const auto& [name, ranks, layout] : std::vector<std::tuple<std::string, int, Overrides>>{
+           {"pp2_dp2", 4, {"parallel.pp=2"}},
+           {"tp2_sequence_parallel", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"}},
+           {"dp2_tsp2_zero3", 4, {"parallel.tsp=2", "parallel.zero=3"}}})
+    cases.push_back({{name + "_stream", ranks, layout, narrow, true}, "bf16"});
   return cases;
 }
 

@@ -8,9 +8,13 @@
 namespace ashlar::train {
 namespace {
 
-std::vector<double> losses_on_two_ranks(const std::string& precision,
+// types: a precision, or bf16_stream: that of products and of the stream.
+std::vector<double> losses_on_two_ranks(const std::string& types,
                                         const std::vector<std::string>& layout) {
+  const bool narrow = types == "bf16_stream";
+  const std::string precision = narrow ? "bf16" : types;
   ParityCase c{"", 2, layout, {"optim.clip_norm=0", "train.micro_batch=4"}, false};
+  if (narrow) c.model.push_back("train.stream=bf16");
   std::vector<double> losses[2];
   Allocator allocator(Device::kCpu);
   comm::run_ranks(2, {}, allocator, [&](comm::Group& ranks) {
@@ -51,7 +55,7 @@ TEST_P(SameBits, WithTspRecomputedAndRepeated) {
   EXPECT_EQ(losses("false"), kept);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fast, SameBits, testing::Values("fp32", "bf16", "fp64"),
+INSTANTIATE_TEST_SUITE_P(Fast, SameBits, testing::Values("fp32", "bf16", "bf16_stream", "fp64"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

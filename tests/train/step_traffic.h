@@ -185,11 +185,11 @@ inline Traffic zero_formula(const Trainer& trainer) {
   const comm::Op sum = stage == 0 ? comm::Op::kAllReduce : comm::Op::kReduceScatter;
   for (int64_t l = 0; l <= L; ++l) {
     const int64_t reduced = l > 0 && stage >= 2 ? m : 1;
-    traffic[{"data", sum, "gradients"}] += reduced * unit_once(model, l, sum, types.stream);
+    traffic[{"data", sum, "gradients"}] += reduced * unit_once(model, l, sum, types.wide);
     if (stage > 0)
       traffic[{"data", comm::Op::kAllGather, "weights"}] +=
           times_gathered(stage, l, L, m) *
-          unit_once(model, l, comm::Op::kAllGather, l == 0 ? types.stream : types.activation);
+          unit_once(model, l, comm::Op::kAllGather, l == 0 ? types.wide : types.activation);
   }
   return traffic;
 }

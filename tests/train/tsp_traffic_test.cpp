@@ -60,10 +60,10 @@ void add_zero_of_heads(const Trainer& trainer, Traffic& rows) {
                 m = model.micro_batches_per_step();
   const auto unit_of = [&](int64_t block) { return flat.units.first_of(block) + 1; };
   const comm::Op sum = stage == 0 ? comm::Op::kAllReduce : comm::Op::kReduceScatter;
-  const bool stay = types.stream == DType::kF64 && stage < 3;
+  const bool stay = types.wide == DType::kF64 && stage < 3;
   for (int64_t l = 0; l < L; ++l) {
     rows[{"heads data", sum, "gradients"}] +=
-        (stage >= 2 ? m : 1) * unit_once(model, ranks, unit_of(l), sum, types.stream);
+        (stage >= 2 ? m : 1) * unit_once(model, ranks, unit_of(l), sum, types.wide);
     if (stage > 0)
       rows[{"heads data", Op::kAllGather, "weights"}] +=
           times_gathered(stay ? 1 : 3, l + 1, L, m) *
@@ -80,7 +80,7 @@ Traffic formula(const Trainer& trainer) {
   // Ranks that take turns in attention: all, or where there are fewer key heads so many neighbours.
   const int64_t owners = std::min(n, m.num_key_value_heads), r = heads.rank();
   const int64_t buckets = model.parallel().tsp_head_buckets, turns = owners * buckets;
-  const int64_t s = size_of(model.local().types().stream),
+  const int64_t s = size_of(model.local().types().wide),
                 a = size_of(model.local().types().activation);
   const int64_t passes = model.micro_batches_per_step() * m.num_hidden_layers;
   const int64_t H = m.hidden_size, D = m.head_dim, K = m.num_key_value_heads / turns,
