@@ -52,8 +52,9 @@ Saved saved_of(const BlockSpec& block, const StepShape& shape, double a) {
       block.feed_forward);
   // Normed inputs of both branches, the stream between them, statistics; scaled merges read what
   // was added.
-  saved.block += (2 * H * a + H * kStreamBytes + (block.reads_summands() ? 2 * H * a : 0)) / shared;
-  saved.stream = H * kStreamBytes / shared;
+  saved.block +=
+      (2 * H * a + H * shape.stream_bytes() + (block.reads_summands() ? 2 * H * a : 0)) / shared;
+  saved.stream = H * shape.stream_bytes() / shared;
   return saved;
 }
 

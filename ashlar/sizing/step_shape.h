@@ -7,7 +7,7 @@
 
 namespace ashlar::sizing {
 
-// The type of the residual stream, of gradients and of sums: fp32.
+// The wide type, of gradients and of sums: fp32.  The residual stream has it by default.
 inline constexpr double kStreamBytes = 4;
 
 struct StepShape {
@@ -16,11 +16,13 @@ struct StepShape {
   int64_t micro_batch = 1, global_batch = 1, sequence_length = 1;
   bool recompute = false;
   bool bf16 = true;  // products; else fp32
+  StreamType stream = StreamType::kF32;
   MatrixOptimizer matrices = MatrixOptimizer::kMuon;
   int64_t muon_steps = 5;
 
   int64_t micro_batches() const { return global_batch / micro_batch / parallel.dp; }
   int64_t tokens() const { return global_batch * sequence_length; }
+  double stream_bytes() const { return stream == StreamType::kBF16 ? 2 : kStreamBytes; }
 };
 StepShape step_shape(const Recipe& recipe, const ParallelSpec& resolved, bool bf16);
 

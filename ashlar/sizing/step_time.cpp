@@ -391,7 +391,7 @@ void Step::add_pipeline(const StageTimes& stages) {
   if (p_.schedule == Schedule::kZeroBubble) share = 1.0 / 3;
   time_.bubble_s = (all - busiest) * share;
   const RankSpan pair = rates_.group(2, p_.dp * p_.cp * p_.tsp * p_.tp);
-  const double message_s = rates_.message_s(pair, pass_.merged * H_ * kStreamBytes);
+  const double message_s = rates_.message_s(pair, pass_.merged * H_ * shape_.stream_bytes());
   time_.pp_s = 2 * double(p_.pp * p_.virtual_stages - 1) * message_s;
 }
 
@@ -405,6 +405,7 @@ StepShape step_shape(const Recipe& recipe, const ParallelSpec& resolved, bool bf
           .sequence_length = recipe.data.sequence_length,
           .recompute = recipe.train.recompute,
           .bf16 = bf16,
+          .stream = recipe.train.stream,
           .matrices = recipe.optim.matrices,
           .muon_steps = recipe.optim.muon_steps};
 }

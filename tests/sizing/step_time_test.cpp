@@ -53,6 +53,20 @@ TEST(StepTime, ProductsTakeAtLeastTheirFlop) {
   EXPECT_LT(kernels_s, 1.25 * rates.product_s(flop));
 }
 
+// The stream before every block, and the one inside a block.
+TEST(StepTime, ABf16StreamHalvesWhatRecomputationKeeps) {
+  const auto shape = [](const char* stream) {
+    return shape_of(
+        "llama3-8b",
+        {"train.recompute=true", "train.precision=bf16", std::string("train.stream=") + stream}, 8);
+  };
+  const StepShape narrow = shape("bf16");
+  const double tokens = double(narrow.micro_batch * narrow.sequence_length);
+  const double streams = double(narrow.model.num_blocks() + 1);
+  EXPECT_DOUBLE_EQ(step_memory(shape("fp32")).saved - step_memory(narrow).saved,
+                   2 * streams * tokens * double(narrow.model.hidden_size));
+}
+
 TEST(StepTime, SameInputSameBits) {
   const std::vector<std::string> keys = {"parallel.zero=2"};
   EXPECT_EQ(time_of("zaya1-8b", keys, 16).total_s, time_of("zaya1-8b", keys, 16).total_s);

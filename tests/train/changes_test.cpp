@@ -27,6 +27,7 @@ TEST(Changes, LossesAreComparedOnlyWithThoseOfTheSameTask) {
       {{"data.mask_document_end=true"}, {"data.mask_document_end"}},
       {{"data.validation_fraction=0.1"}, {"data.validation_fraction"}},
       {{"train.precision=fp64"}, {"train.precision"}},
+      {{"train.precision=bf16", "train.stream=bf16"}, {"train.precision", "train.stream"}},
       {{"model.rope_theta=5e4"}, {"model.rope_theta"}},
       {{"moe.skip_output=identity"}, {"moe.skip_output"}},
       {{"optim.lr=1e-3"}, {"the learning rate"}},

@@ -150,6 +150,22 @@ TEST_F(GoingOn, TheStateIsConvertedToAnotherPrecision) {
   }
 }
 
+// No checkpoint holds the stream, so nothing is converted.
+TEST_F(GoingOn, AnotherStreamTypeTakesEffectFromThereOn) {
+  const auto go_on = [&](int64_t steps, const char* stream) {
+    return start({fmt::format("train.steps={}", steps), "train.precision=bf16",
+                  std::string("train.stream=") + stream},
+                 1);
+  };
+  go_on(2, "fp32");
+  for (const auto& [steps, stream] : {std::pair{3, "bf16"}, {4, "fp32"}}) {
+    const Lines lines = go_on(steps, stream);
+    EXPECT_EQ(with_text(lines, "train.stream was").size(), 1u) << stream;
+    EXPECT_EQ(with_text(lines, "was converted to"), Lines{}) << stream;
+    EXPECT_EQ(trainer_state(steps).at("step"), steps);
+  }
+}
+
 // fp64 holds every fp32 value, and a float comes back from it as it was.
 TEST_F(GoingOn, ConvertingThereAndBackLosesNothing) {
   start({"train.steps=3", "optim.schedule=constant", "checkpoint.keep=9"});
