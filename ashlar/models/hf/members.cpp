@@ -69,7 +69,7 @@ constexpr HarmlessMember kHarmless[] = {
     {"problem_type", kOtherUse},
     {"remove_invalid_values", kGeneration},
     {"repetition_penalty", kGeneration},
-    {"residual_in_fp32", "holds here in every precision", "zaya"},
+    {"residual_in_fp32", "holds here unless train.stream is bf16", "zaya"},
     {"return_dict", kOutputs},
     {"return_dict_in_generate", kOutputs},
     {"router_aux_loss_coef", kTraining},
