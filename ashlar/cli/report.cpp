@@ -18,7 +18,8 @@ void add_report(CLI::App& app, CommandAction& action) {
   sub->add_option(
          "PATH", flags->paths,
          "directory of a run (train.run_dir), profile of a machine (NAME.toml, or h100, ... "
-         "of machines/), or plan (NAME.json of `plan dry-run --json`); several of a kind "
+         "of machines/), or plan (NAME.json of `plan dry-run, simulate or search --json`); several "
+         "of a kind "
          "go over each other")
       ->required();
   sub->add_option("--out", flags->out, "the file to write")->required();

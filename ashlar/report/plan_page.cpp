@@ -13,6 +13,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
+#include "ashlar/report/forecast_page.h"
 
 namespace ashlar::report {
 namespace {
@@ -49,7 +50,9 @@ RecordedPlan read_plan(const PlanFile& read) {
     good = ranks.is_object() && ranks.contains("ranks") && ranks["ranks"].is_array() &&
            !ranks["ranks"].empty() && ranks["ranks"][0].is_number_integer();
   }
-  ASHLAR_REQUIRE(good, kData, "{}: no plan; expected what `ashlar plan dry-run --json` prints",
+  ASHLAR_REQUIRE(good, kData,
+                 "{}: no plan; expected what `ashlar plan dry-run, simulate or "
+                 "search --json` prints",
                  printable(path));
   return plan;
 }
@@ -311,6 +314,7 @@ void add_plan_facts(std::span<const RecordedPlan> plans, Page& page) {
 }  // namespace
 
 Page plan_page(std::span<const PlanFile> files, const machine::Profile* machine) {
+  if (is_forecast(files[0])) return forecast_page(files);
   std::vector<RecordedPlan> plans;
   for (const PlanFile& file : files) plans.push_back(read_plan(file));
   Page page;

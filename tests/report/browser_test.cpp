@@ -93,6 +93,14 @@ Page of_plans() {
   const PlanFile plans[] = {{"dp.json", sample_plan(1)}, {"tp.json", sample_plan(2)}};
   return plan_page(plans, &profile);
 }
+Page of_search() {
+  const PlanFile file{"search.json", sample_search()};
+  return plan_page({&file, 1}, nullptr);
+}
+Page of_simulation() {
+  const PlanFile file{"step.json", sample_simulation()};
+  return plan_page({&file, 1}, nullptr);
+}
 Page of_run() {
   RecordedRun run;
   run.name = "a run with a spike, saves and a resume";
@@ -233,11 +241,10 @@ class BrowserTest : public testing::TestWithParam<View> {
 };
 
 TEST_P(BrowserTest, EveryPageIsWholeAndReadable) {
-  const std::vector<std::pair<std::string, Page>> pages = {{"all_kinds", full_page()},
-                                                           {"machine", of_machine()},
-                                                           {"published", of_published()},
-                                                           {"plans", of_plans()},
-                                                           {"run", of_run()}};
+  const std::vector<std::pair<std::string, Page>> pages = {
+      {"all_kinds", full_page()}, {"machine", of_machine()}, {"published", of_published()},
+      {"plans", of_plans()},      {"search", of_search()},   {"simulation", of_simulation()},
+      {"run", of_run()}};
   const Json seen = show(pages);
   ASSERT_TRUE(seen.is_array()) << seen.dump() << log_;
   ASSERT_EQ(seen.size(), pages.size() + 1);

@@ -106,5 +106,34 @@ TEST(PlanPage, ShowsLeastTimesOnAMachine) {
   EXPECT_NEAR(times->series[2].second[0], 3e6 / 12.5e9 * 1e3, 1e-9);
 }
 
+TEST(PlanPage, ShowsASearchAndASimulation) {
+  const auto files = sample_files();
+  write_text(*files, "search.json", sample_search());
+  write_text(*files, "step.json", sample_simulation());
+  const Page page = page_of(*files, {"search.json"});
+  EXPECT_EQ(page.title, "Search for nano on 4 ranks of two cores");
+  const auto* best = item_of<BarChart>(page, "Time of a step, mean of the ranks");
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->categories.size(), 2u);
+  EXPECT_DOUBLE_EQ(best->series[0].second[0], 400);
+  const auto* slower = item_of<BarChart>(page, "Slower than the best layout");
+  ASSERT_TRUE(slower);
+  EXPECT_EQ(slower->categories, (std::vector<std::string>{"parallel.zero=3", "parallel.tp=2"}));
+  const auto* memory = item_of<BarChart>(page, "Memory of a rank by tag");
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(memory->categories, (std::vector<std::string>{"1 as 0", "3 as 1"}));
+  EXPECT_TRUE(item_of<BarChart>(page, "Change of the best layout's time by 10 % of a number"));
+  const Page step = page_of(*files, {"step.json"});
+  const auto* ranks = item_of<BarChart>(step, "Where the time of a step goes");
+  ASSERT_TRUE(ranks);
+  EXPECT_DOUBLE_EQ(ranks->series[0].second[1], 450);
+  EXPECT_NE(testing_support::message_of(ErrorKind::kData,
+                                        [&] {
+                                          page_of(*files, {"step.json", "dp.json"});
+                                        })
+                .find("dp.json: neither a search nor a simulated step"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace ashlar::report

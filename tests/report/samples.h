@@ -107,4 +107,36 @@ inline std::string sample_plan(int tp) {
   return out;
 }
 
+// The outputs of `ashlar plan search --json` and `plan simulate --json`, shortened.
+inline std::string sample_search() {
+  return R"({"format":"ashlar-search-1","recipe":"nano","ranks":4,"goal":"time",
+    "counts":{"layouts":4038,"refused_by_rules":2726,"dry_runs":9,"refusals_by_rule":{}},
+    "memory_bytes":8000000000,"memory_from":"device.memory","mfu_convention":"exact-causal",
+    "peak_from":"device.peak_bf16",
+    "best":[{"keys":"parallel.zero=2","step_s":0.5,"tokens_per_s":16384.5,"mfu":0.4,
+      "memory_bytes":{"rank":0,"weights":2000000000,"saved":1000000000,"total":3000000000},
+      "mean_of_ranks_s":{"compute":0.4,"exposed":0.06,"waiting":0.03,"between":0.01}},
+     {"keys":"","step_s":0.6,"tokens_per_s":13653.0,"mfu":0.3,
+      "memory_bytes":{"rank":0,"weights":2000000000,"saved":1500000000,"total":3500000000},
+      "mean_of_ranks_s":{"compute":0.5,"exposed":0.06,"waiting":0.03,"between":0.01}}],
+    "neighbours":[{"key":"parallel.zero=3","why":"slower","reason":"3 % slower","slower":0.03},
+      {"key":"parallel.tp=2","why":"links","reason":"2 of 4 links","slower":0.5},
+      {"key":"parallel.zero=0","why":"memory","reason":"does not fit","slower":-0.1}],
+    "classes":[{"ranks":[0],"memory_bytes":{"weights":2000000000,"total":2000000000},
+      "compute_s":0.4,"exposed_s":0.05,"waiting_s":0.04,"between_s":0.01},
+      {"ranks":[1,2,3],"memory_bytes":{"weights":1000000000,"total":1000000000},
+      "compute_s":0.39,"exposed_s":0.06,"waiting_s":0.04,"between_s":0.01}],
+    "sensitivity":[{"number":"memory.copy","less":0.07,"more":-0.06,"less_best":"parallel.pp=4",
+      "more_best":"","simulated":true}],
+    "machine":"two cores","fingerprint":"00ff","commit":"abc","assumed":["topology.link"],
+    "never_measured":["launch.kernel"]})";
+}
+inline std::string sample_simulation() {
+  return R"({"format":"ashlar-simulated-step-1","step_s":0.5,"tokens":8192,"tokens_per_s":16384.5,
+    "ranks":[{"step_s":0.5,"compute_s":0.4,"exposed_s":0.06,"waiting_s":0.03,"between_s":0.01},
+             {"step_s":0.5,"compute_s":0.45,"exposed_s":0.04,"waiting_s":0,"between_s":0.01}],
+    "kernel_shares":{"exact":0.9,"neighbour":0.1,"law":0.0},"machine":"two cores",
+    "fingerprint":"00ff","commit":"abc","assumed":["not calibrated"]})";
+}
+
 }  // namespace ashlar::report
