@@ -125,6 +125,7 @@ void add_plan(CLI::App& app, CommandAction& action) {
   add_dry_run(group, action);
   add_schedule(group, action);
   add_simulate(*group, action);
+  add_search(*group, action);
   add_plan_compare(*group, action);
   add_calibrate(*group, action);
 }

@@ -6,6 +6,7 @@
 namespace ashlar::cli {
 
 void add_simulate(CLI::App& group, CommandAction& action);
+void add_search(CLI::App& group, CommandAction& action);
 void add_plan_compare(CLI::App& group, CommandAction& action);
 void add_calibrate(CLI::App& group, CommandAction& action);
 

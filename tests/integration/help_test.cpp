@@ -23,6 +23,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"plan"},
     {"plan", "dry-run"},
     {"plan", "schedule"},
+    {"plan", "search"},
     {"plan", "simulate"},
     {"plan", "calibrate"},
     {"plan", "compare"},
