@@ -51,55 +51,50 @@ void CheckpointMeter::add(checkpoint::NodeShare share) {
 }
 
 void CheckpointMeter::add(checkpoint::NodeShare share, checkpoint::SaveRequest request) {
+  busiest_bytes_ = std::max(busiest_bytes_, share.bytes());
+  const int rank = rank_++;
+  if (!gathers_) {
+    note(share, problem_);
+    request.model = share.model;
+    request.optim = share.optim;
+    return add(request, rank, num_ranks_);
+  }
   members_.push_back(std::move(share));
-  const checkpoint::NodeShare& own = members_.back();
-  note(own, alone_problem_);
-  request.model = own.model;
-  request.optim = own.optim;
-  add(alone_, request, rank_, num_ranks_);
-  busiest_bytes_ = std::max(busiest_bytes_, own.bytes());
-  if (rank_ % ranks_per_node_ == 0) first_ = std::move(request);
-  if (++rank_ % ranks_per_node_ == 0 || rank_ == num_ranks_) add_machine();
+  if (rank % ranks_per_node_ == 0) first_ = std::move(request);
+  if (rank_ % ranks_per_node_ == 0 || rank_ == num_ranks_) add_machine();
 }
 
 // The first member of the machine writes what all of them keep.
 void CheckpointMeter::add_machine() {
   const std::vector<checkpoint::NodeShare> members = std::exchange(members_, {});
-  if (!may_gather()) return;
   const checkpoint::NodeShare all = checkpoint::pieces_at(checkpoint::lay_out(members), nullptr);
-  note(all, gathered_problem_);
+  note(all, problem_);
   first_.model = all.model;
   first_.optim = all.optim;
-  add(gathered_, first_, (rank_ - 1) / ranks_per_node_,
-      (num_ranks_ + ranks_per_node_ - 1) / ranks_per_node_);
+  add(first_, (rank_ - 1) / ranks_per_node_, (num_ranks_ + ranks_per_node_ - 1) / ranks_per_node_);
 }
 
-// As far as is known of the busiest rank.
-bool CheckpointMeter::may_gather() const {
-  return ranks_per_node_ > 1 && train::gathers(busiest_bytes_, recipe_.checkpoint.gather_mib);
+bool CheckpointMeter::gathers(const Recipe& recipe, int ranks_per_node, int64_t busiest_bytes) {
+  return ranks_per_node > 1 && train::gathers(busiest_bytes, recipe.checkpoint.gather_mib);
 }
 
 void CheckpointMeter::join(const CheckpointMeter& next) {
-  ASHLAR_ASSERT(members_.empty() && next.members_.empty());
+  ASHLAR_ASSERT(members_.empty() && next.members_.empty() && gathers_ == next.gathers_);
   rank_ = next.rank_;
   busiest_bytes_ = std::max(busiest_bytes_, next.busiest_bytes_);
-  alone_.add(next.alone_);
-  gathered_.add(next.gathered_);
-  if (alone_problem_.empty()) alone_problem_ = next.alone_problem_;
-  if (gathered_problem_.empty()) gathered_problem_ = next.gathered_problem_;
+  meter_.add(next.meter_);
+  if (problem_.empty()) problem_ = next.problem_;
 }
 
 checkpoint::StepSize CheckpointMeter::size() const {
-  const bool gathered = may_gather();
-  const std::string& problem = gathered ? gathered_problem_ : alone_problem_;
-  ASHLAR_REQUIRE(problem.empty() || recipe_.checkpoint.every < 0, kConfig, "{}", problem);
-  return gathered ? gathered_.size() : alone_.size();
+  ASHLAR_ASSERT(gathers_ == should_gather());
+  ASHLAR_REQUIRE(problem_.empty() || recipe_.checkpoint.every < 0, kConfig, "{}", problem_);
+  return meter_.size();
 }
 
-void CheckpointMeter::add(checkpoint::StepMeter& meter, const checkpoint::SaveRequest& request,
-                          int writer, int num_writers) {
+void CheckpointMeter::add(const checkpoint::SaveRequest& request, int writer, int num_writers) {
   const checkpoint::Id id{};
-  meter.add(checkpoint::make_save_plan(request, checkpoint::to_text(id), id, writer, num_writers));
+  meter_.add(checkpoint::make_save_plan(request, checkpoint::to_text(id), id, writer, num_writers));
 }
 
 checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,

@@ -14,14 +14,17 @@ namespace ashlar::plan {
 
 inline constexpr int kRanksPerNode = 8;  // where nobody says how many ranks share a machine
 
-// Counts what the first saved step writes, rank by rank, in both ways: every rank writes its own
-// part, or one rank of each machine writes for all.  The leader's extra files are those of a run; a
-// short text takes the place of the tokenizer, which nobody has read.
+// Counts what the first saved step writes, rank by rank, in one of two ways: every rank writes its
+// own part, or one rank of each machine writes for all.  The leader's extra files are those of a
+// run; a short text takes the place of the tokenizer, which nobody has read.
 class CheckpointMeter {
  public:
-  // first_rank: the first of its machine; the ranks from there on are added in their order.
-  CheckpointMeter(const Recipe& recipe, int num_ranks, int ranks_per_node, int first_rank = 0)
+  // gathers: one rank of each machine writes.  first_rank: the first of its machine; the ranks from
+  // there on are added in their order.
+  CheckpointMeter(const Recipe& recipe, int num_ranks, int ranks_per_node, bool gathers,
+                  int first_rank = 0)
       : recipe_(recipe),
+        gathers_(gathers),
         num_ranks_(num_ranks),
         ranks_per_node_(std::min(ranks_per_node, num_ranks)),
         rank_(first_rank) {}
@@ -29,17 +32,19 @@ class CheckpointMeter {
   void add(const train::Trainer& trainer);  // of the next rank
   void add(checkpoint::NodeShare share);    // what the next rank writes; not rank 0
   void join(const CheckpointMeter& next);   // of the machines behind these
+  // The way that the run takes, which the busiest rank decides.
+  bool should_gather() const { return gathers(recipe_, ranks_per_node_, busiest_bytes_); }
+  static bool gathers(const Recipe& recipe, int ranks_per_node, int64_t busiest_bytes);
   // Errors   kConfig as at the start of the run.
   checkpoint::StepSize size() const;
 
  private:
   void add(checkpoint::NodeShare share, checkpoint::SaveRequest request);
-  bool may_gather() const;
   void add_machine();
-  void add(checkpoint::StepMeter& meter, const checkpoint::SaveRequest& request, int writer,
-           int num_writers);
+  void add(const checkpoint::SaveRequest& request, int writer, int num_writers);
 
   const Recipe& recipe_;
+  bool gathers_;
   int num_ranks_, ranks_per_node_, rank_;
   int64_t step_ = recipe_.checkpoint.every > 0 ? recipe_.checkpoint.every : recipe_.train.steps;
   int64_t busiest_bytes_ = 0;
@@ -47,8 +52,8 @@ class CheckpointMeter {
   std::vector<checkpoint::NodeShare> members_;
   checkpoint::SaveRequest first_;               // of their first
   std::unique_ptr<train::StateWriter> leader_;  // rank 0's, to which its request points
-  checkpoint::StepMeter alone_, gathered_;
-  std::string alone_problem_, gathered_problem_;
+  checkpoint::StepMeter meter_;
+  std::string problem_;
 };
 
 // The pieces that the rank of the trainer writes.

@@ -116,8 +116,22 @@ class Counter {
         parallel_(resolve_parallel(mesh.recipe, mesh.num_ranks)),
         shape_(parallel::Mesh::of(parallel_)) {}
 
+  // Checkpoints are counted in one way, the one that the likes show; a busier rank may change it.
   RankCounts run() {
     make_likes();
+    int64_t busiest_bytes = 0;
+    for (const auto& [place, like] : likes_)
+      busiest_bytes = std::max(busiest_bytes, share_of(like.dry->trainer()).bytes());
+    const int per_node = std::min(mesh_.ranks_per_node, mesh_.num_ranks);
+    gathers_ = CheckpointMeter::gathers(mesh_.recipe, per_node, busiest_bytes);
+    RankCounts counts = count_all();
+    if (counts.meter.should_gather() == gathers_) return counts;
+    gathers_ = !gathers_;
+    return count_all();
+  }
+
+ private:
+  RankCounts count_all() {
     const int per_node = std::min(mesh_.ranks_per_node, mesh_.num_ranks);
     const int nodes = ceil_div(mesh_.num_ranks, per_node);
     const int num_parts = std::min(nodes, 8 * mesh_.workers.size());
@@ -132,7 +146,6 @@ class Counter {
     return std::move(all.counts);
   }
 
- private:
   struct Part {
     RankCounts counts;
     std::map<Signature, size_t> known;
@@ -166,8 +179,11 @@ class Counter {
   }
 
   Part count_part(int first, int last) {
-    Part part{{{}, {}, CheckpointMeter(mesh_.recipe, mesh_.num_ranks, mesh_.ranks_per_node, first)},
-              {}};
+    Part part{
+        {{},
+         {},
+         CheckpointMeter(mesh_.recipe, mesh_.num_ranks, mesh_.ranks_per_node, gathers_, first)},
+        {}};
     for (int rank = first; rank < last; ++rank) {
       const Counted counted = count_rank(rank, part.counts.meter);
       train::add(part.counts.updates, counted.update);
@@ -203,6 +219,7 @@ class Counter {
   const ParallelSpec parallel_;
   const parallel::Mesh shape_;
   std::map<MeshPlace, Like> likes_;
+  bool gathers_ = false;  // checkpoints: one rank of each machine writes for all
 };
 
 }  // namespace

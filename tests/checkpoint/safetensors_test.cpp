@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/checkpoint/safetensors_validator.h"
 #include "tests/checkpoint/state_test_util.h"
 
@@ -141,6 +143,26 @@ TEST(Safetensors, PlansAlignedFilesThatTheOtherReaderAccepts) {
       }
     }
   }
+}
+
+// Headers are written by hand, in the form in which the library prints them.
+TEST(Safetensors, HeadersAreWhatTheLibraryWouldPrint) {
+  const std::map<std::string, std::string> metadata{{"a", R"({"x":[1,2],"y\\":"z"})"},
+                                                    {"é", "\t\x7f"}};
+  const std::vector<TensorSpec> specs{{"plain.name", DType::kF32, {2, 3}},
+                                      {"with \"quotes\" and \\", DType::kBF16, {}},
+                                      {"ümlaut\n", DType::kI64, {0}}};
+  nlohmann::ordered_json json = {{"__metadata__", metadata}};
+  int64_t begin = 0;
+  for (const TensorSpec& spec : specs) {
+    const int64_t end = begin + *checked_bytes(spec.shape, spec.dtype);
+    json[spec.name] = {{"dtype", std::string(name_of(spec.dtype))},
+                       {"shape", spec.shape},
+                       {"data_offsets", {begin, end}}};
+    begin = end;
+  }
+  const std::string header = plan_safetensors(specs, metadata, HeaderStyle::kPlain).header;
+  EXPECT_EQ(header.substr(8, header.find_last_not_of(' ') - 7), json.dump());
 }
 
 TEST(Safetensors, KeepsTheGivenOrderAmongEquals) {

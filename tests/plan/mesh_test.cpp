@@ -58,7 +58,7 @@ TEST_P(MeshByClass, SavesAsTrainersOfAllRanksWould) {
     Overrides overrides = GetParam().overrides;
     overrides.push_back(gather);
     const Recipe recipe = recipe_with(overrides);
-    CheckpointMeter meter(recipe, num_ranks, 3);
+    CheckpointMeter meter(recipe, num_ranks, 3, recipe.checkpoint.gather_mib > 0);
     for (int rank = 0; rank < num_ranks; ++rank)
       meter.add(DryRank(recipe, DType::kF32, num_ranks, rank, threads).trainer());
     EXPECT_EQ(plan_checkpoint(recipe, DType::kF32, num_ranks, 1, 3), meter.size()) << gather;

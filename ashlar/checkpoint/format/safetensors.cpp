@@ -3,12 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
+#include <unordered_set>
 
+#include "ashlar/checkpoint/format/json_text.h"
 #include "ashlar/checkpoint/format/raise.h"
 #include "ashlar/core/fields.h"
 #include "ashlar/core/json.h"
@@ -156,11 +158,42 @@ int alignment_exponent(int64_t x) {
   return x == 0 ? 12 : std::min(12, std::countr_zero(uint64_t(x)));
 }
 
+namespace {
+
+std::string header_text(std::span<const TensorEntry> entries,
+                        const std::map<std::string, std::string>& metadata) {
+  std::string text = "{";
+  const auto add_name = [&](const std::string& name) {
+    if (text.back() != '{') text += ',';
+    append_json_string(text, name);
+    text += ':';
+  };
+  if (!metadata.empty()) {
+    text += "\"__metadata__\":{";
+    for (const auto& [name, value] : metadata) {
+      add_name(name);
+      append_json_string(text, value);
+    }
+    text += '}';
+  }
+  for (const TensorEntry& entry : entries) {
+    add_name(entry.name);
+    text += fmt::format("{{\"dtype\":\"{}\",\"shape\":", name_of(entry.dtype));
+    append_json_list(text, entry.shape);
+    text += ",\"data_offsets\":";
+    append_json_list(text, std::array{entry.begin, entry.end});
+    text += '}';
+  }
+  return text + '}';
+}
+
+}  // namespace
+
 SafetensorsPlan plan_safetensors(std::span<const TensorSpec> tensors,
                                  const std::map<std::string, std::string>& metadata,
                                  HeaderStyle style) {
   SafetensorsPlan plan;
-  std::set<std::string_view> names;
+  std::unordered_set<std::string_view> names;
   for (const TensorSpec& tensor : tensors) {
     const auto bytes = checked_bytes(tensor.shape, tensor.dtype);
     ASHLAR_ASSERT(bytes && names.insert(tensor.name).second);
@@ -172,21 +205,12 @@ SafetensorsPlan plan_safetensors(std::span<const TensorSpec> tensors,
                        return alignment_exponent(a.bytes()) > alignment_exponent(b.bytes());
                      });
   int64_t data_bytes = 0;
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!metadata.empty()) json["__metadata__"] = metadata;
-  // An ordered object searches on every insertion; names are known to be unique, so append.
-  auto& members = json.get_ref<nlohmann::ordered_json::object_t&>();
   for (TensorEntry& entry : plan.entries) {
-    entry = {entry.name, entry.dtype, entry.shape, data_bytes, data_bytes + entry.bytes()};
-    data_bytes = entry.end;
-    nlohmann::ordered_json value;
-    value["dtype"] = name_of(entry.dtype);
-    value["shape"] = entry.shape;
-    value["data_offsets"] = {entry.begin, entry.end};
-    static_cast<nlohmann::ordered_json::object_t::Container&>(members).emplace_back(
-        entry.name, std::move(value));
+    const int64_t bytes = entry.bytes();
+    entry.begin = data_bytes;
+    entry.end = data_bytes += bytes;
   }
-  std::string text = json.dump();
+  std::string text = header_text(plan.entries, metadata);
   const int64_t unit = style == HeaderStyle::kAligned ? kAlignment : 8;
   plan.data_begin = round_up(8 + int64_t(text.size()), unit);
   text.resize(size_t(plan.data_begin - 8), ' ');

@@ -15,10 +15,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "ashlar/checkpoint/format/boxes.h"
+#include "ashlar/checkpoint/format/json_text.h"
 #include "ashlar/checkpoint/format/safetensors.h"
 #include "ashlar/core/checksum.h"
 
@@ -92,14 +92,27 @@ using NumberOf = std::unordered_map<std::string_view, size_t>;
 
 std::map<std::string, std::string> metadata(const IndexFile& file, std::span<const Stored> boxes,
                                             const std::string& run_id) {
-  nlohmann::json sharding = nlohmann::json::object(), shapes = nlohmann::json::object();
-  for (const Stored& stored : boxes) {
-    sharding[stored.logical->name]["saved_offsets"] = to_vector(stored.box.offset);
-    shapes[stored.logical->name] = to_vector(stored.logical->global_shape);
+  std::vector<const Stored*> by_name;
+  for (const Stored& stored : boxes) by_name.push_back(&stored);
+  std::sort(by_name.begin(), by_name.end(),
+            [](const Stored* a, const Stored* b) { return a->logical->name < b->logical->name; });
+  std::string sharding = "{", shapes = "{";
+  for (const Stored* stored : by_name) {
+    for (std::string* text : {&sharding, &shapes}) {
+      if (text->size() > 1) *text += ',';
+      append_json_string(*text, stored->logical->name);
+    }
+    sharding += ":{\"saved_offsets\":";
+    append_json_list(sharding, stored->box.offset.dims());
+    sharding += '}';
+    shapes += ':';
+    append_json_list(shapes, stored->logical->global_shape.dims());
   }
+  sharding += '}';
+  shapes += '}';
   return {{"format", "pt"},
           {"DCP_VERSION", "1.0"},
-          {"DCP_SHARDING_INFO", sharding.dump()},
+          {"DCP_SHARDING_INFO", sharding},
           {"ashlar.v", "1"},
           {"ashlar.run_id", run_id},
           {"ashlar.step", std::to_string(kMaxStep)},
@@ -107,7 +120,7 @@ std::map<std::string, std::string> metadata(const IndexFile& file, std::span<con
           {"ashlar.file_uuid", to_text(Id{})},
           {"ashlar.writer", std::to_string(file.writer)},
           {"ashlar.component", std::string(name_of(file.component))},
-          {"ashlar.gshape", shapes.dump()}};
+          {"ashlar.gshape", shapes}};
 }
 
 std::vector<TensorSpec> specs_of(std::span<const Stored> boxes) {
