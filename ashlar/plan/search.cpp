@@ -101,7 +101,11 @@ class Search {
 
   void add_judged(const LayoutChoice& choice, Layouts& to) {
     ++result_.num_layouts;
-    SearchStages::Judged judged = stages_.judge(choice);
+    SearchStages::Judged judged;
+    if (std::string links = stages_.links_problem(choice); !links.empty())
+      judged.refusal = {true, std::move(links)};
+    else
+      judged = stages_.judge(choice);
     if (judged.refusal) {
       ++(judged.refusal->links ? result_.num_links : result_.num_refused);
       last_refusal_ = judged.refusal->reason;

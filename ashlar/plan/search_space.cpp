@@ -207,6 +207,17 @@ void SearchSpace::each_detail(const LayoutChoice& frame,
   details_from(0, choice, visit);
 }
 
+ParallelSpec SearchSpace::degrees_of(const LayoutChoice& choice) const {
+  ParallelSpec p;
+  p.pp = integer(choice, kPpKey);
+  p.cp = integer(choice, kCpKey);
+  p.tsp = integer(choice, kTspKey);
+  p.tp = integer(choice, kTpKey);
+  p.ep = integer(choice, kEpKey);
+  p.dp = num_ranks_ / (p.pp * p.cp * p.tsp * p.tp);
+  return p;
+}
+
 Recipe SearchSpace::recipe_of(const LayoutChoice& choice) const {
   Recipe recipe = base_;
   for (size_t k = 0; k < keys_.size(); ++k)

@@ -47,6 +47,8 @@ class SearchSpace {
   void each_detail(const LayoutChoice& frame,
                    const std::function<void(const LayoutChoice&)>& visit) const;
 
+  // The degrees of a choice, without a recipe; they must divide the ranks.
+  ParallelSpec degrees_of(const LayoutChoice& choice) const;
   Recipe recipe_of(const LayoutChoice& choice) const;
   // Keys that differ from the recipe's, "parallel.tp=8 train.recompute=true"; "" if none.
   std::string text_of(const LayoutChoice& choice) const;

@@ -61,6 +61,20 @@ sizing::StepShape SearchStages::shape_of(const SearchedLayout& layout) const {
                             compute_ == DType::kBF16);
 }
 
+std::string SearchStages::links_problem(const LayoutChoice& choice) const {
+  if (!rates_.on_devices()) return "";
+  const auto forced = [&](std::string_view key) {
+    if (key == "parallel.dp") {  // what the other degrees leave
+      for (const char* other : {"parallel.tp", "parallel.tsp", "parallel.cp", "parallel.pp"})
+        if (space_.is_fixed(other)) return true;
+      return false;
+    }
+    if (key == "parallel.cp" && space_.is_fixed("parallel.tsp")) return true;
+    return space_.is_fixed(key);
+  };
+  return node_rule(space_.degrees_of(choice), int(rates_.ranks_per_node()), mesh_, forced);
+}
+
 SearchStages::Judged SearchStages::judge(const LayoutChoice& choice) const {
   if (!space_.divides(choice))
     return {Refusal{false, fmt::format("the degrees do not divide {} ranks", options_.num_ranks)},
@@ -82,19 +96,8 @@ SearchStages::Judged SearchStages::judge(const LayoutChoice& choice) const {
   layout.time = sizing::step_time(shape, rates_);
   layout.formula_bytes = sizing::step_memory(shape).total;
   Judged judged;
-  if (rates_.on_devices()) {
-    const auto forced = [&](std::string_view key) {
-      if (key == "parallel.dp") {  // what the other degrees leave
-        for (const char* other : {"parallel.tp", "parallel.tsp", "parallel.cp", "parallel.pp"})
-          if (space_.is_fixed(other)) return true;
-        return false;
-      }
-      if (key == "parallel.cp" && space_.is_fixed("parallel.tsp")) return true;
-      return space_.is_fixed(key);
-    };
-    std::string reason = node_rule(layout.parallel, int(rates_.ranks_per_node()), mesh_, forced);
-    if (!reason.empty()) judged.refusal = Refusal{true, std::move(reason)};
-  }
+  std::string reason = links_problem(choice);
+  if (!reason.empty()) judged.refusal = Refusal{true, std::move(reason)};
   judged.layout = std::move(layout);
   return judged;
 }

@@ -26,6 +26,8 @@ class SearchStages {
     std::optional<SearchedLayout> layout;
   };
   Judged judge(const LayoutChoice& choice) const;
+  // The refusal of a choice by links alone, which takes no recipe; "" if there is none.
+  std::string links_problem(const LayoutChoice& choice) const;
 
   bool may_fit(const SearchedLayout& layout) const {
     return memory_bytes_ <= 0 || kCertainShare * layout.formula_bytes <= double(memory_bytes_);
