@@ -124,6 +124,9 @@ void add_plan(CLI::App& app, CommandAction& action) {
   group->require_subcommand(1);
   add_dry_run(group, action);
   add_schedule(group, action);
+  add_check(*group, action);
+  add_widths(*group, action);
+  add_estimate(*group, action);
   add_simulate(*group, action);
   add_search(*group, action);
   add_plan_compare(*group, action);

@@ -194,6 +194,15 @@ void moe_rows(Kernels& f, Kernels& b, double T, double k, double H) {
   b.moves(T * H * (k * a + kStreamBytes));
 }
 
+// The last product of a feed-forward, and the sum of a token's experts.
+void add_output(Kernels& f, const FeedForwardSpec& feed_forward, double H, const RankPass& p) {
+  if (const auto* mlp = std::get_if<MlpSpec>(&feed_forward))
+    return f.product(p.tokens, H, double(mlp->width) / p.tp, f.a());
+  const auto& moe = std::get<MoeSpec>(feed_forward);
+  const double k = double(moe.experts_of_token());
+  f.moves((k + 1) * p.tokens * H * f.a());
+}
+
 }  // namespace
 
 BlockTime block_time(const BlockSpec& block, double H, const RankPass& pass, bool bf16,
@@ -221,6 +230,17 @@ BlockTime block_time(const BlockSpec& block, double H, const RankPass& pass, boo
     merge_f.moves(pass.merged * H * (2 * kStreamBytes + 2 * a));
     merge_b.moves(pass.merged * H * (3 * kStreamBytes + 2 * a + (block.reads_summands() ? a : 0)),
                   22 * pass.merged * H);
+  }
+  // The stream after the block is known; only scaled merges read the feed-forward's output again.
+  Kernels again = merge_f;
+  again.s = 0;
+  again.moves(pass.merged * H * (kStreamBytes + a));
+  time.recompute_s = mixer_f.s + feed_f.s + merge_f.s / 2 + again.s;
+  if (!block.reads_summands()) {
+    Kernels output = again;
+    output.s = 0;
+    add_output(output, block.feed_forward, H, pass);
+    time.recompute_s -= output.s;
   }
   time.mixer_forward_s = mixer_f.s, time.mixer_backward_s = mixer_b.s;
   time.feed_forward_s = feed_f.s, time.feed_backward_s = feed_b.s;

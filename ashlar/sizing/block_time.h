@@ -31,6 +31,7 @@ struct BlockTime {
   double feed_forward_s = 0, feed_backward_s = 0;
   double experts_forward_s = 0, experts_backward_s = 0;  // part of the two above
   double merges_forward_s = 0, merges_backward_s = 0;
+  double recompute_s = 0;  // forward once more, as far as backward reads its results
   double forward_s() const { return mixer_forward_s + feed_forward_s + merges_forward_s; }
   double backward_s() const { return mixer_backward_s + feed_backward_s + merges_backward_s; }
 };

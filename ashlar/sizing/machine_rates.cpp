@@ -77,6 +77,7 @@ void MachineRates::read_rates(const machine::Profile& profile, bool bf16) {
   const bool has_fp32 = profile.find("compute.achievable_fp32") ||
                         profile.find("compute.sustained_fp32") || profile.find("device.peak_fp32");
   fp32_flop_ = !bf16 || !has_fp32 ? product_flop_ : fp32();
+  if (!has_fp32) used_.push_back("compute.achievable_fp32 is not known: taken as that of bf16");
   memory_ = 1e9 * value(profile, {"memory.triad", "memory.copy", "device.peak_memory"});
 }
 
@@ -119,9 +120,21 @@ void MachineRates::read_links(const machine::Profile& profile) {
 
 void MachineRates::read_curves(const machine::Profile& profile) {
   for (const machine::CollectiveCurve& curve : profile.collectives) {
-    const auto law = machine::fit(curve.points, curve.factor());
-    if (!law) continue;
-    curves_.push_back({curve.op, curve.ranks, 1e-6 * law->alpha_us(), 1e9 * law->gbps()});
+    if (curve.points.empty()) continue;
+    if (const auto law = machine::fit(curve.points, curve.factor())) {
+      curves_.push_back({curve.op, curve.ranks, 1e-6 * law->alpha_us(), 1e9 * law->gbps()});
+      continue;
+    }
+    // Too few points for a law: the fastest, and what the largest takes beyond it.
+    double least_us = curve.points[0].median_us;
+    machine::CurvePoint largest = curve.points[0];
+    for (const machine::CurvePoint& point : curve.points) {
+      least_us = std::min(least_us, point.median_us);
+      if (point.size > largest.size) largest = point;
+    }
+    const double more_s = 1e-6 * (largest.median_us - least_us);
+    curves_.push_back({curve.op, curve.ranks, 1e-6 * least_us,
+                       more_s > 0 ? curve.factor() * largest.size / more_s : 0});
   }
   if (curves_.empty())
     ASHLAR_FAIL(kConfig,

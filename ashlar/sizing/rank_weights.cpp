@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ashlar/sizing/block_time.h"
+#include "ashlar/sizing/model.h"
 
 namespace ashlar::sizing {
 
@@ -61,13 +62,15 @@ RankWeights rank_weights(const StepShape& shape, int64_t stage) {
            (last && !shape.model.tied_head ? V * H : 0);
   w.head = last ? V * H : 0;
   const double data = double(p.dp * p.cp * p.tsp);
-  w.kept = p.zero > 0 ? w.root / data : w.root;
-  double largest_flop = 0, largest = 0;
+  const ModelParameters all = model_parameters(shape.model);
+  double largest_flop = 0, largest = 0, matrices = 0;
   for (int64_t l = 0; l < shape.model.num_blocks(); ++l) {
-    if (stage_of(shape, l) != stage) continue;
     const BlockSpec& block = shape.model.blocks[size_t(l)];
+    const BlockWeights whole = block_weights(block, H);
+    matrices += whole.mixer + whole.mlp + whole.experts + whole.router;
+    if (stage_of(shape, l) != stage) continue;
     double of_block = 0;
-    for (const Unit& unit : units_of(shape, block_weights(block, H))) {
+    for (const Unit& unit : units_of(shape, whole)) {
       of_block += unit.numel;
       w.kept_matrices += unit.numel / (p.zero > 0 ? double(unit.ranks) : 1);
     }
@@ -76,13 +79,19 @@ RankWeights rank_weights(const StepShape& shape, int64_t stage) {
     if (!muon) continue;
     for (const MatrixStack& m : matrices_of(block, H)) {
       const double flop = newton_schulz_flop(m.rows, m.cols, 1);
-      const double sharers = double(p.tp * (m.of_experts ? p.ep : p.tsp)) *
-                             (p.zero > 0 ? data / double(m.of_experts ? p.ep : p.tsp) : 1);
+      // Up to three ranks with parts of a matrix all run it, of more one does.
+      const int64_t cuts = p.tp * (m.of_experts ? 1 : p.tsp);
+      const double sets = m.of_experts ? double(p.ep) : double(p.tsp);
+      const double sharers = (m.of_experts ? sets : 1) * (cuts > 3 ? double(cuts) : 1) *
+                             (p.zero > 0 ? data / sets : 1);
       w.newton_schulz_flop += flop * m.count / sharers;
       if (flop > largest_flop) largest_flop = flop, largest = m.rows * m.cols;
     }
   }
-  w.kept += w.kept_matrices;
+  // Vectors and convolutions of the stage's blocks are in the root.
+  const double rest = double(all.blocks + all.other) - matrices;
+  w.root += rest / double(p.pp);
+  w.kept = (p.zero > 0 ? w.root / data : w.root) + w.kept_matrices;
   // A border between shards cuts a matrix, of which both sides run all.
   if (muon && p.zero > 0 && data > 1) {
     w.newton_schulz_flop += largest_flop / 2;

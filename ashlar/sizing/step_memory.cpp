@@ -106,13 +106,15 @@ MemoryEstimate step_memory(const StepShape& shape) {
     MemoryEstimate memory;
     // Operands are packed for the product and for its transpose.
     const double operands = 2 * a, slots = 2 * w.largest_block;
+    // A single data rank shares nothing, and has no slots.
+    const int64_t zero = p.dp * p.cp * p.tsp > 1 ? p.zero : 0;
     memory.weights = w.root * kStreamBytes + w.head * operands;
-    memory.weights += p.zero == 0 ? w.blocks * (kStreamBytes + operands)
-                      : p.zero == 3
+    memory.weights += zero == 0 ? w.blocks * (kStreamBytes + operands)
+                      : zero == 3
                           ? w.kept_matrices * kStreamBytes + slots * (a + operands)
                           : w.kept_matrices * kStreamBytes + w.blocks * operands + slots * a;
     memory.gradients =
-        w.root * kStreamBytes + (p.zero >= 2 ? w.kept_matrices + slots : w.blocks) * kStreamBytes;
+        w.root * kStreamBytes + (zero >= 2 ? w.kept_matrices + slots : w.blocks) * kStreamBytes;
     const double moments = shape.matrices == MatrixOptimizer::kMuon ? 4 : 8;
     memory.optimizer = 8 * (w.kept - w.kept_matrices) + moments * w.kept_matrices;
     double blocks = 0, streams = 0, largest = 0;

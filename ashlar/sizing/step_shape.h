@@ -19,6 +19,7 @@ struct StepShape {
   StreamType stream = StreamType::kF32;
   MatrixOptimizer matrices = MatrixOptimizer::kMuon;
   int64_t muon_steps = 5;
+  bool aux_loss = false;  // of linear routers: cp ranks add up their loads
 
   int64_t micro_batches() const { return global_batch / micro_batch / parallel.dp; }
   int64_t tokens() const { return global_batch * sequence_length; }

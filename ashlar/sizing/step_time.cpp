@@ -37,6 +37,8 @@ struct Block {
   double forward_wait_s = 0, backward_wait_s = 0;  // for tp, cp, tsp and ep
   double gather_s = 0, reduce_s = 0;               // of its units, on the lane
   double copy_s = 0, pack_s = 0;                   // of its weights
+  double keep_s = 0;                               // of its sums: to the shard of gradients
+  double turn_pack_s = 0;                          // of other ranks' shares, in every pass
 };
 
 class Step {
@@ -81,6 +83,7 @@ class Step {
   Block make_block(const BlockSpec& spec) const;
   void add_tp(Block& block, const BlockSpec& spec) const;
   void add_cp(Block& block, const BlockSpec& spec) const;
+  void add_states(Block& block, const LinearSpec& linear, const RankSpan& cp) const;
   void add_tsp(Block& block, const BlockWeights& weights) const;
   void add_ep(Block& block, const BlockSpec& spec) const;
   void add_zero(Block& block, const BlockWeights& weights) const;
@@ -88,12 +91,18 @@ class Step {
   void make_blocks(int64_t stage);
   void run();
   void run_backward(Clock& clock, bool first, bool last);
+  void run_block(Clock& clock, double kernels_s, double waits_s);
   void run_optimizer(Clock& clock);
   void add_pipeline(const StageTimes& stages);
+  bool all_have_mlps() const {
+    return std::all_of(shape_.model.blocks.begin(), shape_.model.blocks.end(), [](const auto& b) {
+      return std::holds_alternative<MlpSpec>(b.feed_forward);
+    });
+  }
   double layer_s(const Block& b, bool last) const {
     const bool again = shape_.recompute && !last;
     return b.kernels.forward_s() + b.kernels.backward_s() + b.forward_wait_s + b.backward_wait_s +
-           (again ? b.kernels.forward_s() + b.forward_wait_s : 0);
+           (again ? b.kernels.recompute_s + b.forward_wait_s : 0);
   }
 
   const StepShape& shape_;
@@ -108,6 +117,8 @@ class Step {
   std::vector<Block> blocks_;  // of the busiest stage
   bool has_input_ = true, has_loss_ = true;
   double root_gather_s_ = 0, root_reduce_s_ = 0;
+  bool bulk_on_links_ = false;  // what the lane moves stays in a node of devices
+  double crowded_s_ = 0;        // more of waits, where the lane uses the same links
   StepTime time_;
 };
 
@@ -141,27 +152,38 @@ void Step::add_tp(Block& block, const BlockSpec&) const {
                            4 * time(CollectiveOp::kAllGather, activation);
 }
 
+// States of linear mixers, and their gradients.
+void Step::add_states(Block& block, const LinearSpec& linear, const RankSpan& cp) const {
+  const double chunks = double(cp.ranks) * pass_.rows * (p_.cp_layout == CpLayout::kZigzag ? 2 : 1);
+  const double state = double(linear.num_value_heads) / pass_.tp *
+                       double(linear.key_head_dim * linear.value_head_dim) * kStreamBytes;
+  if (p_.state_exchange == StateExchange::kAllGather) {
+    block.forward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
+    block.backward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
+    return;
+  }
+  const double hops = p_.state_exchange == StateExchange::kChain
+                          ? double(cp.ranks - 1)
+                          : std::ceil(std::log2(double(cp.ranks)));
+  const double message_s = rates_.message_s(rates_.group(2, p_.tp), pass_.rows * state);
+  block.forward_wait_s += hops * message_s;
+  block.backward_wait_s += hops * message_s;
+}
+
 // Keys and values of the other ranks, and their gradients back.
 void Step::add_cp(Block& block, const BlockSpec& spec) const {
   const int64_t n = p_.cp * p_.tsp;
   const RankSpan cp = rates_.group(n, p_.tp);
-  if (const auto* linear = std::get_if<LinearSpec>(&spec.mixer)) {
-    const double chunks = double(n) * pass_.rows * (p_.cp_layout == CpLayout::kZigzag ? 2 : 1);
-    const double state = double(linear->num_value_heads) / pass_.tp *
-                         double(linear->key_head_dim * linear->value_head_dim) * kStreamBytes;
-    if (p_.state_exchange == StateExchange::kAllGather) {
-      block.forward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
-      block.backward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
-      return;
-    }
-    const double hops = p_.state_exchange == StateExchange::kChain
-                            ? double(n - 1)
-                            : std::ceil(std::log2(double(n)));
-    const double message_s = rates_.message_s(rates_.group(2, p_.tp), pass_.rows * state);
-    block.forward_wait_s += hops * message_s;
-    block.backward_wait_s += hops * message_s;
-    return;
+  if (spec.halo_reach() > 0) {
+    const double halo_s = rates_.message_s(rates_.group(2, p_.tp), 1);
+    block.forward_wait_s += halo_s, block.backward_wait_s += halo_s;
   }
+  const auto* moe = std::get_if<MoeSpec>(&spec.feed_forward);
+  if (moe && shape_.aux_loss && std::holds_alternative<LinearRouterSpec>(moe->router))
+    block.backward_wait_s += rates_.collective_s(
+        CollectiveOp::kAllReduce, cp, pass_.rows * double(moe->num_experts) * kStreamBytes);
+  if (const auto* linear = std::get_if<LinearSpec>(&spec.mixer))
+    return add_states(block, *linear, cp);
   const auto [q, kv] = std::visit(
       [](const auto& m) -> std::pair<double, double> {
         if constexpr (requires { m.q_dim(); })
@@ -212,9 +234,9 @@ void Step::add_tsp(Block& block, const BlockWeights& weights) const {
       n * rates_.collective_s(CollectiveOp::kReduce, tsp, shared / n * kStreamBytes);
   const double forward_s = block.kernels.forward_s(), backward_s = block.kernels.backward_s();
   const double hidden = (n - 1) / n;
-  block.forward_wait_s += std::max(brought_s / n, brought_s - hidden * forward_s);
-  block.backward_wait_s +=
-      std::max((brought_s + taken_s) / n, brought_s + taken_s - hidden * backward_s);
+  block.forward_wait_s += std::max(0.0, brought_s - hidden * forward_s);
+  block.backward_wait_s += std::max(taken_s / n, brought_s + taken_s - hidden * backward_s);
+  block.turn_pack_s = hidden * rates_.memory_s(shared * 3 * a_);
 }
 
 // Rows go to their experts in two rounds, and back; one round moves while the other computes.
@@ -225,7 +247,9 @@ void Step::add_ep(Block& block, const BlockSpec& spec) const {
   const double rows = pass_.tokens * double(moe->experts_of_token());
   const double counts_s =
       rates_.collective_s(CollectiveOp::kAllGather, ep, 4 * double((moe->num_experts + 1) * p_.ep));
-  const double round_s = rates_.collective_s(CollectiveOp::kAllToAll, ep, rows / 2 * H_ * a_);
+  // One grouped send_receive with all partners a round.
+  const double leaving = rows / 2 * double(p_.ep - 1) / double(p_.ep);
+  const double round_s = rates_.collective_s(CollectiveOp::kSendReceive, ep, leaving * H_ * a_);
   const auto waited = [&](double compute_s) {
     return 2 * round_s + 2 * std::max(0.0, round_s - compute_s / 2);
   };
@@ -246,6 +270,8 @@ void Step::add_zero(Block& block, const BlockWeights& weights) const {
           rates_.collective_s(CollectiveOp::kAllGather, group, unit.numel * a_, bucket);
       block.copy_s += rates_.memory_s(unit.numel / double(unit.ranks) * (kStreamBytes + a_));
     }
+    if (p_.zero >= 2)
+      block.keep_s += rates_.memory_s(unit.numel / double(unit.ranks) * kStreamBytes);
     block.pack_s += rates_.memory_s(unit.numel * (p_.zero > 0 ? 3 * a_ : kStreamBytes + a_));
   }
 }
@@ -279,6 +305,7 @@ void Step::make_blocks(int64_t stage) {
   has_loss_ = stage + 1 == p_.pp;
   weights_ = rank_weights(shape_, stage);
   const RankSpan data = rates_.group(p_.dp * p_.cp * p_.tsp, p_.tp);
+  bulk_on_links_ = rates_.on_devices() && data.nodes == 1;
   const double root = weights_.root * kStreamBytes, bucket = double(p_.bucket_bytes);
   root_reduce_s_ = rates_.collective_s(
       p_.zero == 0 ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter, data, root, bucket);
@@ -310,8 +337,9 @@ void Step::run() {
         clock.now += copied_s, t.weights_s += copied_s;
         if (l + 2 < L) gathered[l + 2] = clock.post(blocks_[l + 2].gather_s, p_.overlap);
       }
-      clock.now += b.kernels.forward_s() + b.forward_wait_s;
+      run_block(clock, b.kernels.forward_s() + b.turn_pack_s, b.forward_wait_s);
       t.forward_s += b.kernels.forward_s();
+      t.weights_s += b.turn_pack_s;
     }
     if (has_loss_) clock.now += ends_.loss_s, t.loss_s += ends_.loss_s;
     run_backward(clock, batch == 0, batch + 1 == m);
@@ -322,7 +350,6 @@ void Step::run() {
 }
 
 void Step::run_backward(Clock& clock, bool first, bool last) {
-  (void)first;
   StepTime& t = time_;
   const size_t L = blocks_.size();
   std::vector<double> reduced(L, 0), gathered(L, 0);
@@ -336,11 +363,14 @@ void Step::run_backward(Clock& clock, bool first, bool last) {
     // Slots of gradients are two: the sum of the block after the next has left its slot.
     if (p_.zero >= 2 && l + 2 < L) t.gradients_wait_s += clock.wait(reduced[l + 2]);
     if (shape_.recompute && (l + 1 < L || !has_loss_)) {
-      clock.now += b.kernels.forward_s() + b.forward_wait_s;
-      t.recompute_s += b.kernels.forward_s();
+      run_block(clock, b.kernels.recompute_s, b.forward_wait_s);
+      t.recompute_s += b.kernels.recompute_s;
     }
-    clock.now += b.kernels.backward_s() + b.backward_wait_s;
+    const double packed_s = b.turn_pack_s * (shape_.recompute ? 2 : 1);
+    const double kept_s = b.keep_s * (first ? 2 : 3);  // copied, or added
+    run_block(clock, b.kernels.backward_s() + packed_s + kept_s, b.backward_wait_s);
     t.backward_s += b.kernels.backward_s();
+    t.weights_s += packed_s + kept_s;
     if (p_.zero == 3 && l >= 2) {
       clock.now += blocks_[l - 2].copy_s, t.weights_s += blocks_[l - 2].copy_s;
       gathered[l - 2] = clock.post(blocks_[l - 2].gather_s, p_.overlap);
@@ -350,6 +380,22 @@ void Step::run_backward(Clock& clock, bool first, bool last) {
   if (has_input_) clock.now += ends_.input_backward_s, t.backward_s += ends_.input_backward_s;
   if (!last) return;
   t.gradients_wait_s += clock.wait(clock.post(root_reduce_s_, p_.overlap));
+  // Loss, loads of experts, and the norm: a few numbers each, summed over all ranks.
+  const RankSpan world = rates_.group(p_.dp * p_.cp * p_.tsp * p_.tp, 1);
+  const double sum_s = rates_.collective_s(CollectiveOp::kAllReduce, world, 8);
+  const double sums_s = (all_have_mlps() ? 2 : 3) * sum_s;
+  clock.now += sums_s, t.gradients_wait_s += sums_s;
+}
+
+// Kernels, and operations that compute waits for.  Sums of tp are long messages: beside what the
+// lane moves they have half of the links.
+void Step::run_block(Clock& clock, double kernels_s, double waits_s) {
+  clock.now += kernels_s;
+  const double crowded_s =
+      bulk_on_links_ && p_.tp > 1 ? std::min(waits_s, std::max(0.0, clock.lane - clock.now)) : 0;
+  clock.now += waits_s + crowded_s;
+  if (crowded_s > 0) clock.lane += crowded_s;
+  crowded_s_ += crowded_s;
 }
 
 // Norm of the gradients, momenta, Newton-Schulz, update; bytes of an element as kernels/update.h.
@@ -372,15 +418,16 @@ void Step::run_optimizer(Clock& clock) {
     time_.weights_s += blocks_[l].copy_s;
   // Waits inside of blocks, over the whole step.
   const double m = double(shape_.micro_batches());
+  double waited = crowded_s_;
   for (size_t l = 0; l < blocks_.size(); ++l) {
     const Block& b = blocks_[l];
     const bool again = shape_.recompute && (l + 1 < blocks_.size() || !has_loss_);
-    const double waited = m * (b.forward_wait_s * (again ? 2 : 1) + b.backward_wait_s);
-    (p_.tsp > 1  ? time_.tsp_s
-     : p_.tp > 1 ? time_.tp_s
-     : p_.ep > 1 ? time_.ep_s
-                 : time_.cp_s) += waited;
+    waited += m * (b.forward_wait_s * (again ? 2 : 1) + b.backward_wait_s);
   }
+  (p_.tsp > 1  ? time_.tsp_s
+   : p_.tp > 1 ? time_.tp_s
+   : p_.ep > 1 ? time_.ep_s
+               : time_.cp_s) += waited;
 }
 
 void Step::add_pipeline(const StageTimes& stages) {
@@ -407,7 +454,8 @@ StepShape step_shape(const Recipe& recipe, const ParallelSpec& resolved, bool bf
           .bf16 = bf16,
           .stream = recipe.train.stream,
           .matrices = recipe.optim.matrices,
-          .muon_steps = recipe.optim.muon_steps};
+          .muon_steps = recipe.optim.muon_steps,
+          .aux_loss = recipe.balance.aux_loss_coef > 0};
 }
 
 StepTime step_time(const StepShape& shape, const MachineRates& rates) {
