@@ -44,7 +44,11 @@ struct Block {
 class Step {
  public:
   Step(const StepShape& shape, const MachineRates& rates)
-      : shape_(shape), p_(shape.parallel), rates_(rates), H_(double(shape.model.hidden_size)) {
+      : shape_(shape),
+        p_(shape.parallel),
+        rates_(rates),
+        H_(double(shape.model.hidden_size)),
+        zero_(p_.dp * p_.cp * p_.tsp > 1 ? p_.zero : 0) {
     a_ = shape.bf16 ? 2 : kStreamBytes;
     const double sequence_ranks = double(p_.cp * p_.tsp);
     pass_.rows = double(shape.micro_batch);
@@ -109,6 +113,7 @@ class Step {
   const ParallelSpec& p_;
   const MachineRates& rates_;
   const double H_;
+  const int64_t zero_;  // 0 where a single data rank shares nothing
   double a_ = 2;
   RankPass pass_;
   EndTime ends_;
@@ -263,16 +268,15 @@ void Step::add_zero(Block& block, const BlockWeights& weights) const {
   for (const Unit& unit : units) {
     if (unit.numel <= 0) continue;
     const RankSpan group = rates_.group(unit.ranks, unit.stride);
-    const CollectiveOp sum = p_.zero == 0 ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter;
+    const CollectiveOp sum = zero_ == 0 ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter;
     block.reduce_s += rates_.collective_s(sum, group, unit.numel * kStreamBytes, bucket);
-    if (p_.zero > 0) {
+    if (zero_ > 0) {
       block.gather_s +=
           rates_.collective_s(CollectiveOp::kAllGather, group, unit.numel * a_, bucket);
       block.copy_s += rates_.memory_s(unit.numel / double(unit.ranks) * (kStreamBytes + a_));
     }
-    if (p_.zero >= 2)
-      block.keep_s += rates_.memory_s(unit.numel / double(unit.ranks) * kStreamBytes);
-    block.pack_s += rates_.memory_s(unit.numel * (p_.zero > 0 ? 3 * a_ : kStreamBytes + a_));
+    if (zero_ >= 2) block.keep_s += rates_.memory_s(unit.numel / double(unit.ranks) * kStreamBytes);
+    block.pack_s += rates_.memory_s(unit.numel * (zero_ > 0 ? 3 * a_ : kStreamBytes + a_));
   }
 }
 
@@ -308,9 +312,8 @@ void Step::make_blocks(int64_t stage) {
   bulk_on_links_ = rates_.on_devices() && data.nodes == 1;
   const double root = weights_.root * kStreamBytes, bucket = double(p_.bucket_bytes);
   root_reduce_s_ = rates_.collective_s(
-      p_.zero == 0 ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter, data, root, bucket);
-  if (p_.zero > 0)
-    root_gather_s_ = rates_.collective_s(CollectiveOp::kAllGather, data, root, bucket);
+      zero_ == 0 ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter, data, root, bucket);
+  if (zero_ > 0) root_gather_s_ = rates_.collective_s(CollectiveOp::kAllGather, data, root, bucket);
 }
 
 void Step::run() {
@@ -331,7 +334,7 @@ void Step::run() {
     if (has_input_) clock.now += ends_.input_s, t.forward_s += ends_.input_s;
     for (size_t l = 0; l < L; ++l) {
       const Block& b = blocks_[l];
-      if (batch == 0 || p_.zero == 3) {
+      if (batch == 0 || zero_ == 3) {
         t.gather_wait_s += clock.wait(gathered[l]);
         const double copied_s = (l + 2 < L ? blocks_[l + 2].copy_s : 0) + b.pack_s;
         clock.now += copied_s, t.weights_s += copied_s;
@@ -343,7 +346,7 @@ void Step::run() {
     }
     if (has_loss_) clock.now += ends_.loss_s, t.loss_s += ends_.loss_s;
     run_backward(clock, batch == 0, batch + 1 == m);
-    if (p_.zero == 3 && batch + 1 < m)
+    if (zero_ == 3 && batch + 1 < m)
       for (size_t l = 0; l < std::min<size_t>(2, L); ++l) gathered[l] = clock.now;
   }
   run_optimizer(clock);
@@ -355,13 +358,13 @@ void Step::run_backward(Clock& clock, bool first, bool last) {
   std::vector<double> reduced(L, 0), gathered(L, 0);
   for (size_t l = L; l-- > 0;) {
     const Block& b = blocks_[l];
-    if (p_.zero == 3 && l + 2 < L) {
+    if (zero_ == 3 && l + 2 < L) {
       t.gather_wait_s += clock.wait(gathered[l]);
       clock.now += b.pack_s, t.weights_s += b.pack_s;
     }
-    const bool reduces = last || p_.zero >= 2;
+    const bool reduces = last || zero_ >= 2;
     // Slots of gradients are two: the sum of the block after the next has left its slot.
-    if (p_.zero >= 2 && l + 2 < L) t.gradients_wait_s += clock.wait(reduced[l + 2]);
+    if (zero_ >= 2 && l + 2 < L) t.gradients_wait_s += clock.wait(reduced[l + 2]);
     if (shape_.recompute && (l + 1 < L || !has_loss_)) {
       run_block(clock, b.kernels.recompute_s, b.forward_wait_s);
       t.recompute_s += b.kernels.recompute_s;
@@ -371,7 +374,7 @@ void Step::run_backward(Clock& clock, bool first, bool last) {
     run_block(clock, b.kernels.backward_s() + packed_s + kept_s, b.backward_wait_s);
     t.backward_s += b.kernels.backward_s();
     t.weights_s += packed_s + kept_s;
-    if (p_.zero == 3 && l >= 2) {
+    if (zero_ == 3 && l >= 2) {
       clock.now += blocks_[l - 2].copy_s, t.weights_s += blocks_[l - 2].copy_s;
       gathered[l - 2] = clock.post(blocks_[l - 2].gather_s, p_.overlap);
     }
