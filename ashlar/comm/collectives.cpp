@@ -73,6 +73,7 @@ Collective::Collective(Rounds& lane, const Operation& operation, const Header& h
       rank_(rank),
       size_(int(world_ranks.size())),
       meta_(on_meta(operation)),
+      counts_alone_(meta_ && !lane.meets_on_meta),
       width_(size_of(operation.in.dtype)),
       staging_bytes_(lane.staging.size_bytes()),
       part_bytes_(slice_bytes(size_, staging_bytes_)),
@@ -260,12 +261,12 @@ void Collective::barrier() {
 
 void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
                            function_ref<void(int64_t begin)> after) {
-  if (meta_) {
+  if (counts_alone_) {
     count_alone(begins_.back() - chunk(rank_), (size_ - 1) * chunk(rank_));
     return after(0);
   }
   auto& sources = lane_.scratch.sources;
-  const int64_t slices = num_slices(longest_chunk() * width_, size_, staging_bytes_);
+  const int64_t slices = meta_ ? 1 : num_slices(longest_chunk() * width_, size_, staging_bytes_);
   for (int64_t slice = 0; slice < slices; ++slice) {
     const int64_t begin = slice * slice_;
     const int64_t own = left(chunk(rank_), begin);
@@ -281,13 +282,13 @@ void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
       sources.push_back(here);
     }
     exchange();
-    sum_in_order(op_.in.dtype, sources, target(begin), own);
+    if (!meta_) sum_in_order(op_.in.dtype, sources, target(begin), own);
     after(begin);
   }
 }
 
 void Collective::gather_chunks() {
-  if (meta_) return count_alone((size_ - 1) * chunk(rank_), begins_.back() - chunk(rank_));
+  if (counts_alone_) return count_alone((size_ - 1) * chunk(rank_), begins_.back() - chunk(rank_));
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     send(rank, at(op_.out, begins_[size_t(rank_)]), chunk(rank_) * width_);

@@ -53,7 +53,8 @@ class Collective {
   std::span<const int> world_ranks_;
   const int rank_, size_;
   const bool meta_;
-  const int64_t width_;  // bytes of an element
+  const bool counts_alone_;  // on meta, without partners
+  const int64_t width_;      // bytes of an element
   const int64_t staging_bytes_, part_bytes_, slice_;
   std::vector<int64_t>& begins_;  // borders of the chunks, in elements
   Moved moved_;

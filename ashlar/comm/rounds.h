@@ -45,6 +45,8 @@ struct Rounds final : Runner {
   const Buffer staging;
   const double timeout_s;
   Scratch scratch;
+  // Whether ranks meet in rounds on meta too; in a world that only counts nobody is met.
+  bool meets_on_meta = false;
 
  private:
   Awaited awaited_;

@@ -77,7 +77,9 @@ MpiCollectives::MpiCollectives(MpiEngine& engine, std::unique_ptr<Transport> tra
     : engine_(engine),
       rounds_(std::move(transport), std::move(staging), timeout_s),
       meetings_(std::make_unique<Meeting>(rounds_), Buffer(), timeout_s),
-      timeout_s_(timeout_s) {}
+      timeout_s_(timeout_s) {
+  meetings_.meets_on_meta = true;
+}
 
 // Making a communicator blocks all lanes of this rank, so the ranks meet before they begin.
 void MpiCollectives::enter(Group& group) {
