@@ -1,7 +1,7 @@
 // How it works.  The first rank of every share of the model (mesh_place.h) is made whole and runs a
-// dry step.  Another rank with that share does the same in groups of its own (sim/like_rank.h);
-// what depends on the place of its shard is recorded apart, without a trainer
-// (train/rank_update.h), and put in the place of the first one's:
+// dry step.  Another rank with that share does the same in groups of its own (sim/like_rank.h).  A
+// second recording, without a trainer (train/rank_update.h), holds the events that depend on the
+// place of its shard, and these replace the first rank's:
 //
 //   step of the first   ... copies of a shard ... | ... | gradient norm | ... | optimizer | ...
 //   of another          the same ... own copies   | the same | own norm  | ... | own       | ...

@@ -1,9 +1,9 @@
-// The kernels of a block, of the embedding and of the head, in closed form: each takes the longer
-// of its flop over the rate and its bytes over the bandwidth.
+// The kernels of a block, of the embedding and of the head, in closed form: a kernel takes
+// flop / rate or bytes / bandwidth, whichever is longer.
 //
-// Bytes follow the headers of the kernels: every operand once, s the bytes of the stream (4), a
-// those of activations (2 in a bf16 run, else 4).  Small vectors (weights of norms, biases) are
-// left out.
+// Bytes follow the headers of the kernels: every operand once.  An element of the stream has s
+// bytes (4), one of activations a bytes (2 in a bf16 run, else 4).  Small vectors, such as weights
+// of norms and biases, are left out.
 #pragma once
 
 #include <vector>

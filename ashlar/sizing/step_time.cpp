@@ -85,7 +85,7 @@ class Step {
   };
 
   Block make_block(const BlockSpec& spec) const;
-  void add_tp(Block& block, const BlockSpec& spec) const;
+  void add_tp(Block& block) const;
   void add_cp(Block& block, const BlockSpec& spec) const;
   void add_states(Block& block, const LinearSpec& linear, const RankSpan& cp) const;
   void add_tsp(Block& block, const BlockWeights& weights) const;
@@ -131,7 +131,7 @@ Block Step::make_block(const BlockSpec& spec) const {
   Block block;
   const BlockWeights weights = block_weights(spec, H_);
   block.kernels = block_time(spec, H_, pass_, shape_.bf16, rates_);
-  if (p_.tp > 1) add_tp(block, spec);
+  if (p_.tp > 1) add_tp(block);
   if (p_.cp * p_.tsp > 1) add_cp(block, spec);
   if (p_.tsp > 1) add_tsp(block, weights);
   if (p_.ep > 1) add_ep(block, spec);
@@ -140,7 +140,7 @@ Block Step::make_block(const BlockSpec& spec) const {
 }
 
 // Each branch's output is summed over the ranks, and the gradient of its input.
-void Step::add_tp(Block& block, const BlockSpec&) const {
+void Step::add_tp(Block& block) const {
   const RankSpan tp = rates_.group(p_.tp, 1);
   const double stream = pass_.tokens * H_ * kStreamBytes, activation = pass_.tokens * H_ * a_;
   const auto time = [&](CollectiveOp op, double S) { return rates_.collective_s(op, tp, S); };
@@ -212,7 +212,7 @@ void Step::add_cp(Block& block, const BlockSpec& spec) const {
       const RankSpan pair{2, cp.nodes > 1 ? 2 : 1};
       const double there_s = rates_.message_s(pair, keys * part * a_);
       const double back_s = rates_.message_s(pair, keys * part * kStreamBytes);
-      block.forward_wait_s += hops * std::max(0.0, there_s - mixer_f * part) + 0.0;
+      block.forward_wait_s += hops * std::max(0.0, there_s - mixer_f * part);
       block.backward_wait_s += hops * std::max(0.0, there_s + back_s - mixer_b * part) + back_s;
       break;
     }
