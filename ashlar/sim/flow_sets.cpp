@@ -1,6 +1,7 @@
 #include "ashlar/sim/flow_sets.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "ashlar/core/error.h"
@@ -10,11 +11,11 @@ namespace {
 
 constexpr double kRounding = 1e-9;  // of sums of wanted shares
 
-bool over(double wanted, double capacity) {
+}  // namespace
+
+bool FlowSets::Resource::crowded() const {
   return wanted > capacity * (1 + kRounding);
 }
-
-}  // namespace
 
 int FlowSets::add_resource(double capacity) {
   ASHLAR_ASSERT(capacity > 0);
@@ -30,6 +31,7 @@ bool FlowSets::full(int resource) const {
 
 int FlowSets::start(double work, double limit, std::span<const ResourceUse> uses, double now_s) {
   ASHLAR_ASSERT(work >= 0 && limit >= 0 && (limit > 0 || !uses.empty()));
+  go_to(now_s);
   if (free_.empty()) {
     free_.push_back(int(sets_.size()));
     sets_.push_back({});
@@ -37,7 +39,6 @@ int FlowSets::start(double work, double limit, std::span<const ResourceUse> uses
   const int number = free_.back();
   free_.pop_back();
   Set& set = sets_[size_t(number)];
-  set.uses.assign(uses.begin(), uses.end());
   if (limit == 0) {
     limit = std::numeric_limits<double>::infinity();
     for (const ResourceUse& use : uses)
@@ -48,52 +49,41 @@ int FlowSets::start(double work, double limit, std::span<const ResourceUse> uses
   set.limit = limit;
   set.rate = 0;
   set.since_s = now_s;
-  bool crowded = false;
+  set.uses.clear();
   for (const ResourceUse& use : uses) {
-    Resource& r = resources_[size_t(use.resource)];
-    r.wanted += use.weight * limit;
-    r.sets.push_back(number);
-    crowded |= over(r.wanted, r.capacity);
+    auto& members = resources_[size_t(use.resource)].members;
+    members.push_back({number, int32_t(set.uses.size())});
+    set.uses.push_back({use.resource, int32_t(members.size()) - 1, use.weight});
+    want(use.resource, use.weight * limit);
   }
-  if (crowded)
-    solve(std::span(&number, 1), now_s);
-  else
-    set_rate(number, limit, now_s);
+  touch(number);
   return number;
 }
 
 void FlowSets::end(int number, double now_s) {
+  go_to(now_s);
   Set& set = sets_[size_t(number)];
   ASHLAR_ASSERT(set.active);
   set.active = false;
   ++set.version;
-  std::vector<int> others;
-  for (const ResourceUse& use : set.uses) {
-    Resource& r = resources_[size_t(use.resource)];
-    const bool was_crowded = over(r.wanted, r.capacity);
-    r.sets.erase(std::find(r.sets.begin(), r.sets.end(), number));
-    r.wanted = r.sets.empty() ? 0 : r.wanted - use.weight * set.limit;
-    if (was_crowded) others.insert(others.end(), r.sets.begin(), r.sets.end());
+  for (const Use& use : set.uses) {
+    leave(use);
+    want(use.resource, -use.weight * set.limit);
   }
-  if (!others.empty()) solve(others, now_s);
   free_.push_back(number);
 }
 
 void FlowSets::set_limit(int number, double limit, double now_s) {
+  go_to(now_s);
   Set& set = sets_[size_t(number)];
   ASHLAR_ASSERT(set.active && limit > 0);
-  std::vector<int> touched = {number};
-  for (const ResourceUse& use : set.uses) {
-    Resource& r = resources_[size_t(use.resource)];
-    const bool was_crowded = over(r.wanted, r.capacity);
-    r.wanted += use.weight * (limit - set.limit);
-    if (was_crowded) touched.insert(touched.end(), r.sets.begin(), r.sets.end());
-  }
+  for (const Use& use : set.uses) want(use.resource, use.weight * (limit - set.limit));
   set.limit = limit;
-  solve(touched, now_s);
+  touch(number);
 }
 
 std::vector<int> FlowSets::take_changed() {
+  solve();
   std::vector<int> taken;
   for (const int set : changed_) {
     sets_[size_t(set)].changed = false;
@@ -103,31 +93,72 @@ std::vector<int> FlowSets::take_changed() {
   return taken;
 }
 
-// The sets that share a full resource with one of `from`, or with a set that was found.
-void FlowSets::gather(std::span<const int> from) {
+void FlowSets::go_to(double now_s) {
+  if (now_s == now_s_) return;
+  solve();
+  now_s_ = now_s;
+}
+
+// The rates of a resource's sets change only if they want all of it before or after.
+void FlowSets::want(int number, double more) {
+  Resource& r = resources_[size_t(number)];
+  const bool was_crowded = r.crowded();
+  r.wanted = r.members.empty() ? 0 : r.wanted + more;
+  if (r.touched || !(was_crowded || r.crowded())) return;
+  r.touched = true;
+  touched_resources_.push_back(number);
+}
+
+void FlowSets::touch(int number) {
+  Set& set = sets_[size_t(number)];
+  if (set.touched) return;
+  set.touched = true;
+  touched_sets_.push_back(number);
+}
+
+void FlowSets::leave(const Use& use) {
+  auto& members = resources_[size_t(use.resource)].members;
+  const Member last = members.back();
+  members[size_t(use.member)] = last;
+  sets_[size_t(last.set)].uses[size_t(last.use)].member = use.member;
+  members.pop_back();
+}
+
+// The sets that share a full resource with one that was touched, or with a set that was found.
+void FlowSets::gather() {
   found_sets_.clear();
   found_resources_.clear();
   const auto add = [&](int number) {
     Set& set = sets_[size_t(number)];
-    if (set.gathered) return;
+    if (set.gathered || !set.active) return;
     set.gathered = true;
     set.fixed = false;
     found_sets_.push_back(number);
   };
-  for (const int set : from) add(set);
+  for (const int set : touched_sets_) {
+    sets_[size_t(set)].touched = false;
+    add(set);
+  }
+  for (const int resource : touched_resources_) {
+    Resource& r = resources_[size_t(resource)];
+    r.touched = false;
+    for (const Member& member : r.members) add(member.set);
+  }
+  touched_sets_.clear();
+  touched_resources_.clear();
   for (size_t i = 0; i < found_sets_.size(); ++i)
-    for (const ResourceUse& use : sets_[size_t(found_sets_[i])].uses) {
+    for (const Use& use : sets_[size_t(found_sets_[i])].uses) {
       Resource& r = resources_[size_t(use.resource)];
-      if (r.gathered || !over(r.wanted, r.capacity)) continue;
+      if (r.gathered || !r.crowded()) continue;
       r.gathered = true;
       r.left = r.capacity;
       r.weight = 0;
-      r.num_open = int(r.sets.size());
+      r.num_open = int(r.members.size());
       found_resources_.push_back(use.resource);
-      for (const int set : r.sets) add(set);
+      for (const Member& member : r.members) add(member.set);
     }
   for (const int set : found_sets_)
-    for (const ResourceUse& use : sets_[size_t(set)].uses)
+    for (const Use& use : sets_[size_t(set)].uses)
       if (Resource& r = resources_[size_t(use.resource)]; r.gathered) r.weight += use.weight;
 }
 
@@ -135,7 +166,7 @@ void FlowSets::fix(int number, double rate) {
   Set& set = sets_[size_t(number)];
   set.fixed = true;
   set.new_rate = rate;
-  for (const ResourceUse& use : set.uses) {
+  for (const Use& use : set.uses) {
     Resource& r = resources_[size_t(use.resource)];
     if (!r.gathered) continue;
     r.left = std::max(0.0, r.left - use.weight * rate);
@@ -144,57 +175,56 @@ void FlowSets::fix(int number, double rate) {
   }
 }
 
+// Levels only rise while sets are fixed, so one in the heap is at most the present one.
 void FlowSets::fill() {
-  std::vector<int> by_limit = found_sets_;
-  std::stable_sort(by_limit.begin(), by_limit.end(),
-                   [&](int a, int b) { return sets_[size_t(a)].limit < sets_[size_t(b)].limit; });
-  size_t next = 0;
-  for (size_t num_fixed = 0; num_fixed < found_sets_.size();) {
-    double level = std::numeric_limits<double>::infinity();
-    int fullest = -1;
-    for (const int r : found_resources_) {
-      const Resource& resource = resources_[size_t(r)];
-      if (resource.num_open == 0 || resource.left / resource.weight >= level) continue;
-      level = resource.left / resource.weight;
-      fullest = r;
-    }
-    while (next < by_limit.size() && sets_[size_t(by_limit[next])].fixed) ++next;
-    if (next < by_limit.size() && sets_[size_t(by_limit[next])].limit <= level) {
-      fix(by_limit[next], sets_[size_t(by_limit[next])].limit);
-      ++num_fixed;
+  by_limit_.clear();
+  levels_.clear();
+  for (const int set : found_sets_)
+    by_limit_.push_back({sets_[size_t(set)].limit, int32_t(by_limit_.size())});
+  std::sort(by_limit_.begin(), by_limit_.end());
+  for (const int r : found_resources_)
+    levels_.push_back({resources_[size_t(r)].level(), int32_t(levels_.size())});
+  std::make_heap(levels_.begin(), levels_.end(), std::greater<>{});
+  for (auto next = by_limit_.begin(); next != by_limit_.end();) {
+    const int set = found_sets_[size_t(next->place)];
+    if (sets_[size_t(set)].fixed || levels_.empty() || next->value <= levels_.front().value) {
+      if (!sets_[size_t(set)].fixed) fix(set, next->value);
+      ++next;
       continue;
     }
-    for (const int set : resources_[size_t(fullest)].sets)
-      if (!sets_[size_t(set)].fixed) {
-        fix(set, level);
-        ++num_fixed;
-      }
+    std::pop_heap(levels_.begin(), levels_.end(), std::greater<>{});
+    const Resource& r = resources_[size_t(found_resources_[size_t(levels_.back().place)])];
+    const double level = r.num_open > 0 ? r.level() : 0;
+    if (r.num_open > 0 && level > levels_.back().value) {
+      levels_.back().value = level;
+      std::push_heap(levels_.begin(), levels_.end(), std::greater<>{});
+      continue;
+    }
+    levels_.pop_back();
+    for (const Member& member : r.members)
+      if (!sets_[size_t(member.set)].fixed) fix(member.set, level);
   }
 }
 
-void FlowSets::solve(std::span<const int> from, double now_s) {
-  gather(from);
+void FlowSets::solve() {
+  if (touched_sets_.empty() && touched_resources_.empty()) return;
+  gather();
   fill();
   for (const int r : found_resources_) resources_[size_t(r)].gathered = false;
   for (const int set : found_sets_) {
     sets_[size_t(set)].gathered = false;
-    set_rate(set, sets_[size_t(set)].new_rate, now_s);
+    set_rate(set, sets_[size_t(set)].new_rate);
   }
 }
 
 // Where the rate stays, the end stays, bit for bit.
-void FlowSets::set_rate(int number, double rate, double now_s) {
+void FlowSets::set_rate(int number, double rate) {
   Set& set = sets_[size_t(number)];
   if (rate == set.rate) return;
-  set.left = std::max(0.0, set.left - set.rate * (now_s - set.since_s));
-  set.since_s = now_s;
+  set.left = std::max(0.0, set.left - set.rate * (now_s_ - set.since_s));
+  set.since_s = now_s_;
   set.rate = rate;
-  set.end_s = now_s + set.left / rate;
-  mark(number);
-}
-
-void FlowSets::mark(int number) {
-  Set& set = sets_[size_t(number)];
+  set.end_s = now_s_ + set.left / rate;
   ++set.version;
   if (set.changed) return;
   set.changed = true;

@@ -11,9 +11,13 @@
 // resource, directly or through others, are solved again when one of them starts or ends.  Max-min
 // fairness: Bertsekas and Gallager, "Data Networks", 1992, 6.5.2.
 //
+// All that starts, ends and gets another limit at one time is solved at once, when the ends are
+// asked for or time goes on.  Solving takes O(n log n) steps for n uses of the full resources.
+//
 // The same calls give the same bits: nothing depends on addresses or on the time of day.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,41 +43,68 @@ class FlowSets {
   void end(int set, double now_s);
   void set_limit(int set, double limit, double now_s);
 
-  // When the set will be done at its present rate, and how often that has changed.
-  double end_s(int set) const { return sets_[size_t(set)].end_s; }
+  // When the set will be done at its present rate.
+  double end_s(int set) {
+    solve();
+    return sets_[size_t(set)].end_s;
+  }
+  // How often that has been found to change; it changes too when the set ends.
   int64_t version(int set) const { return sets_[size_t(set)].version; }
   // Sets whose end has moved since the last call, each once, new ones included.
   std::vector<int> take_changed();
 
  private:
+  struct Member {
+    int32_t set = 0, use = 0;  // the resource is uses[use] of the set
+  };
   struct Resource {
     double capacity = 0;
     double wanted = 0;  // by sets at their limits
-    std::vector<int> sets;
+    std::vector<Member> members;
+    bool touched = false;
     // While rates are solved.
     bool gathered = false;
     double left = 0, weight = 0;  // of the capacity, and of the sets without a rate
     int num_open = 0;             // sets without a rate
+    bool crowded() const;
+    double level() const { return left / weight; }
+  };
+  struct Use {
+    int32_t resource = 0;
+    int32_t member = 0;  // its place in Resource::members
+    double weight = 1;
   };
   struct Set {
-    bool active = false, changed = false, gathered = false, fixed = false;
+    bool active = false, changed = false, touched = false, gathered = false, fixed = false;
     double left = 0, rate = 0, limit = 0, new_rate = 0;
     double since_s = 0, end_s = 0;
     int64_t version = 0;
-    std::vector<ResourceUse> uses;
+    std::vector<Use> uses;
+  };
+  // The limit of a found set, or the level of a found resource.
+  struct Found {
+    double value = 0;
+    int32_t place = 0;  // in found_sets_ or found_resources_
+    auto operator<=>(const Found&) const = default;
   };
 
-  void solve(std::span<const int> from, double now_s);
-  void gather(std::span<const int> from);
+  void go_to(double now_s);
+  void want(int resource, double more);
+  void touch(int set);
+  void leave(const Use& use);
+  void solve();
+  void gather();
   void fill();
   void fix(int set, double rate);
-  void set_rate(int set, double rate, double now_s);
-  void mark(int set);
+  void set_rate(int set, double rate);
 
   std::vector<Resource> resources_;
   std::vector<Set> sets_;
   std::vector<int> free_, changed_;
-  std::vector<int> found_sets_, found_resources_;  // those that are solved together
+  double now_s_ = 0;
+  std::vector<int> touched_sets_, touched_resources_;  // since rates were solved
+  std::vector<int> found_sets_, found_resources_;      // those that are solved together
+  std::vector<Found> by_limit_, levels_;               // a sorted list, a heap with the least first
 };
 
 }  // namespace ashlar::sim

@@ -31,16 +31,17 @@ Replayed Replayer::run() {
     ready_.push_back({Then::Kind::kAdvance, rank});
   }
   run_ready();
-  while (!moments_.empty() && problem_.empty()) {
+  while (problem_.empty()) {
+    // Before time goes on, rates are solved for all that has happened.
+    if (moments_.empty() || moments_.top().at_s > now_s_) plan_sets();
+    if (moments_.empty()) break;
     const Moment moment = moments_.top();
     moments_.pop();
     if (moment.set >= 0) {
       if (sets_.version(moment.set) != moment.version) continue;
-      now_s_ = moment.at_s;
-      sets_.end(moment.set, now_s_);
-    } else {
-      now_s_ = moment.at_s;
+      sets_.end(moment.set, moment.at_s);
     }
+    now_s_ = moment.at_s;
     act(moment.then);
     run_ready();
   }
@@ -53,7 +54,6 @@ void Replayer::run_ready() {
     ready_.pop_front();
     act(then);
   }
-  plan_sets();
 }
 
 void Replayer::plan_sets() {
