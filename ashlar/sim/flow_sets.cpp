@@ -52,7 +52,7 @@ int FlowSets::start(double work, double limit, std::span<const ResourceUse> uses
   set.uses.clear();
   for (const ResourceUse& use : uses) {
     auto& members = resources_[size_t(use.resource)].members;
-    members.push_back({number, int32_t(set.uses.size())});
+    members.push_back({number, int32_t(set.uses.size()), use.weight});
     set.uses.push_back({use.resource, int32_t(members.size()) - 1, use.weight});
     want(use.resource, use.weight * limit);
   }
@@ -82,15 +82,15 @@ void FlowSets::set_limit(int number, double limit, double now_s) {
   touch(number);
 }
 
-std::vector<int> FlowSets::take_changed() {
+const std::vector<int>& FlowSets::take_changed() {
   solve();
-  std::vector<int> taken;
+  taken_.clear();
   for (const int set : changed_) {
     sets_[size_t(set)].changed = false;
-    if (sets_[size_t(set)].active) taken.push_back(set);
+    if (sets_[size_t(set)].active) taken_.push_back(set);
   }
   changed_.clear();
-  return taken;
+  return taken_;
 }
 
 void FlowSets::go_to(double now_s) {
@@ -124,30 +124,18 @@ void FlowSets::leave(const Use& use) {
   members.pop_back();
 }
 
-// The sets that share a full resource with one that was touched, or with a set that was found.
-void FlowSets::gather() {
-  found_sets_.clear();
-  found_resources_.clear();
-  const auto add = [&](int number) {
-    Set& set = sets_[size_t(number)];
-    if (set.gathered || !set.active) return;
+// The sets that share a full resource with this one, or with a set that was found.
+void FlowSets::gather(int number) {
+  const auto add = [&](int found) {
+    Set& set = sets_[size_t(found)];
+    if (set.gathered) return;
     set.gathered = true;
     set.fixed = false;
-    found_sets_.push_back(number);
+    found_sets_.push_back(found);
   };
-  for (const int set : touched_sets_) {
-    sets_[size_t(set)].touched = false;
-    add(set);
-  }
-  for (const int resource : touched_resources_) {
-    Resource& r = resources_[size_t(resource)];
-    r.touched = false;
-    for (const Member& member : r.members) add(member.set);
-  }
-  touched_sets_.clear();
-  touched_resources_.clear();
-  for (size_t i = 0; i < found_sets_.size(); ++i)
-    for (const Use& use : sets_[size_t(found_sets_[i])].uses) {
+  size_t next = found_sets_.size();
+  for (add(number); next < found_sets_.size(); ++next)
+    for (const Use& use : sets_[size_t(found_sets_[next])].uses) {
       Resource& r = resources_[size_t(use.resource)];
       if (r.gathered || !r.crowded()) continue;
       r.gathered = true;
@@ -155,17 +143,16 @@ void FlowSets::gather() {
       r.weight = 0;
       r.num_open = int(r.members.size());
       found_resources_.push_back(use.resource);
-      for (const Member& member : r.members) add(member.set);
+      for (const Member& member : r.members) {
+        r.weight += member.weight;
+        add(member.set);
+      }
     }
-  for (const int set : found_sets_)
-    for (const Use& use : sets_[size_t(set)].uses)
-      if (Resource& r = resources_[size_t(use.resource)]; r.gathered) r.weight += use.weight;
 }
 
 void FlowSets::fix(int number, double rate) {
   Set& set = sets_[size_t(number)];
   set.fixed = true;
-  set.new_rate = rate;
   for (const Use& use : set.uses) {
     Resource& r = resources_[size_t(use.resource)];
     if (!r.gathered) continue;
@@ -173,48 +160,70 @@ void FlowSets::fix(int number, double rate) {
     r.weight -= use.weight;
     --r.num_open;
   }
+  set_rate(number, rate);
 }
 
 // Levels only rise while sets are fixed, so one in the heap is at most the present one.
-void FlowSets::fill() {
+void FlowSets::fill(std::span<const int> sets, std::span<const int> resources) {
   by_limit_.clear();
   levels_.clear();
-  for (const int set : found_sets_)
+  for (const int set : sets)
     by_limit_.push_back({sets_[size_t(set)].limit, int32_t(by_limit_.size())});
   std::sort(by_limit_.begin(), by_limit_.end());
-  for (const int r : found_resources_)
+  for (const int r : resources)
     levels_.push_back({resources_[size_t(r)].level(), int32_t(levels_.size())});
   std::make_heap(levels_.begin(), levels_.end(), std::greater<>{});
   for (auto next = by_limit_.begin(); next != by_limit_.end();) {
-    const int set = found_sets_[size_t(next->place)];
-    if (sets_[size_t(set)].fixed || levels_.empty() || next->value <= levels_.front().value) {
-      if (!sets_[size_t(set)].fixed) fix(set, next->value);
+    const int set = sets[size_t(next->place)];
+    if (sets_[size_t(set)].fixed) {
       ++next;
       continue;
     }
+    if (levels_.empty() || next->value <= levels_.front().value) {
+      fix(set, next->value);
+      continue;
+    }
     std::pop_heap(levels_.begin(), levels_.end(), std::greater<>{});
-    const Resource& r = resources_[size_t(found_resources_[size_t(levels_.back().place)])];
-    const double level = r.num_open > 0 ? r.level() : 0;
-    if (r.num_open > 0 && level > levels_.back().value) {
-      levels_.back().value = level;
+    const Found fullest = levels_.back();
+    levels_.pop_back();
+    const Resource& r = resources_[size_t(resources[size_t(fullest.place)])];
+    if (r.num_open == 0) continue;
+    const double level = r.level();
+    if (level > fullest.value) {
+      levels_.push_back({level, fullest.place});
       std::push_heap(levels_.begin(), levels_.end(), std::greater<>{});
       continue;
     }
-    levels_.pop_back();
     for (const Member& member : r.members)
       if (!sets_[size_t(member.set)].fixed) fix(member.set, level);
   }
 }
 
+void FlowSets::solve_around(int number) {
+  const Set& set = sets_[size_t(number)];
+  if (set.gathered || !set.active) return;
+  const size_t num_sets = found_sets_.size(), num_resources = found_resources_.size();
+  gather(number);
+  if (found_resources_.size() == num_resources) return set_rate(number, set.limit);
+  fill(std::span(found_sets_).subspan(num_sets),
+       std::span(found_resources_).subspan(num_resources));
+}
+
 void FlowSets::solve() {
-  if (touched_sets_.empty() && touched_resources_.empty()) return;
-  gather();
-  fill();
-  for (const int r : found_resources_) resources_[size_t(r)].gathered = false;
-  for (const int set : found_sets_) {
-    sets_[size_t(set)].gathered = false;
-    set_rate(set, sets_[size_t(set)].new_rate);
+  for (const int set : touched_sets_) {
+    sets_[size_t(set)].touched = false;
+    solve_around(set);
   }
+  for (const int resource : touched_resources_) {
+    resources_[size_t(resource)].touched = false;
+    for (const Member& member : resources_[size_t(resource)].members) solve_around(member.set);
+  }
+  touched_sets_.clear();
+  touched_resources_.clear();
+  for (const int set : found_sets_) sets_[size_t(set)].gathered = false;
+  for (const int resource : found_resources_) resources_[size_t(resource)].gathered = false;
+  found_sets_.clear();
+  found_resources_.clear();
 }
 
 // Where the rate stays, the end stays, bit for bit.

@@ -12,7 +12,7 @@
 // fairness: Bertsekas and Gallager, "Data Networks", 1992, 6.5.2.
 //
 // All that starts, ends and gets another limit at one time is solved at once, when the ends are
-// asked for or time goes on.  Solving takes O(n log n) steps for n uses of the full resources.
+// asked for or time goes on.  Solving takes O(n log n) steps for sets that meet with n uses.
 //
 // The same calls give the same bits: nothing depends on addresses or on the time of day.
 #pragma once
@@ -51,11 +51,12 @@ class FlowSets {
   // How often that has been found to change; it changes too when the set ends.
   int64_t version(int set) const { return sets_[size_t(set)].version; }
   // Sets whose end has moved since the last call, each once, new ones included.
-  std::vector<int> take_changed();
+  const std::vector<int>& take_changed();
 
  private:
   struct Member {
     int32_t set = 0, use = 0;  // the resource is uses[use] of the set
+    double weight = 1;
   };
   struct Resource {
     double capacity = 0;
@@ -76,7 +77,7 @@ class FlowSets {
   };
   struct Set {
     bool active = false, changed = false, touched = false, gathered = false, fixed = false;
-    double left = 0, rate = 0, limit = 0, new_rate = 0;
+    double left = 0, rate = 0, limit = 0;
     double since_s = 0, end_s = 0;
     int64_t version = 0;
     std::vector<Use> uses;
@@ -84,7 +85,7 @@ class FlowSets {
   // The limit of a found set, or the level of a found resource.
   struct Found {
     double value = 0;
-    int32_t place = 0;  // in found_sets_ or found_resources_
+    int32_t place = 0;  // among those of its group
     auto operator<=>(const Found&) const = default;
   };
 
@@ -93,18 +94,20 @@ class FlowSets {
   void touch(int set);
   void leave(const Use& use);
   void solve();
-  void gather();
-  void fill();
+  void solve_around(int set);
+  void gather(int set);
+  void fill(std::span<const int> sets, std::span<const int> resources);
   void fix(int set, double rate);
   void set_rate(int set, double rate);
 
   std::vector<Resource> resources_;
   std::vector<Set> sets_;
-  std::vector<int> free_, changed_;
+  std::vector<int> free_, changed_, taken_;
   double now_s_ = 0;
   std::vector<int> touched_sets_, touched_resources_;  // since rates were solved
-  std::vector<int> found_sets_, found_resources_;      // those that are solved together
-  std::vector<Found> by_limit_, levels_;               // a sorted list, a heap with the least first
+  // Sets and resources of the present solution, one group of sets that meet after the other.
+  std::vector<int> found_sets_, found_resources_;
+  std::vector<Found> by_limit_, levels_;  // of a group: a sorted list, a heap with the least first
 };
 
 }  // namespace ashlar::sim

@@ -37,13 +37,19 @@ Replayed Replayer::run() {
     if (moments_.empty()) break;
     const Moment moment = moments_.top();
     moments_.pop();
-    if (moment.set >= 0) {
-      if (sets_.version(moment.set) != moment.version) continue;
-      sets_.end(moment.set, moment.at_s);
+    std::erase_if(recent_, [&](const Moment& other) { return other.list == moment.list; });
+    for (size_t i = 0; i < lists_[size_t(moment.list)].size() && problem_.empty(); ++i) {
+      const Planned planned = lists_[size_t(moment.list)][i];
+      if (planned.set >= 0) {
+        if (sets_.version(planned.set) != planned.version) continue;
+        sets_.end(planned.set, moment.at_s);
+      }
+      now_s_ = moment.at_s;
+      act(planned.then);
+      run_ready();
     }
-    now_s_ = moment.at_s;
-    act(moment.then);
-    run_ready();
+    lists_[size_t(moment.list)].clear();
+    free_lists_.push_back(moment.list);
   }
   return result();
 }
@@ -56,9 +62,26 @@ void Replayer::run_ready() {
   }
 }
 
+// Much happens at the same moments, since ranks do alike.
+void Replayer::plan(double at_s, const Planned& planned) {
+  constexpr size_t kRecent = 4;
+  for (const Moment& moment : recent_)
+    if (moment.at_s == at_s) return lists_[size_t(moment.list)].push_back(planned);
+  if (free_lists_.empty()) {
+    free_lists_.push_back(int32_t(lists_.size()));
+    lists_.emplace_back();
+  }
+  const Moment moment{at_s, order_++, free_lists_.back()};
+  free_lists_.pop_back();
+  lists_[size_t(moment.list)].push_back(planned);
+  moments_.push(moment);
+  if (recent_.size() == kRecent) recent_.erase(recent_.begin());
+  recent_.push_back(moment);
+}
+
 void Replayer::plan_sets() {
   for (const int set : sets_.take_changed())
-    moments_.push({sets_.end_s(set), order_++, then_of_set_[size_t(set)], set, sets_.version(set)});
+    plan(sets_.end_s(set), {then_of_set_[size_t(set)], set, sets_.version(set)});
 }
 
 void Replayer::start_set(double work, double limit, std::span<const ResourceUse> uses,
@@ -163,7 +186,7 @@ bool Replayer::run_alone(int number) {
     at_s = end_s;
   }
   if (rank.at == first) return false;
-  plan(at_s, {Then::Kind::kKernels, number});
+  plan(at_s, {{Then::Kind::kKernels, number}});
   return true;
 }
 

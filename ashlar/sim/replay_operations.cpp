@@ -119,7 +119,7 @@ void Replayer::begin_part(int number) {
   if (meeting.part == meeting.parts.size()) return release(number);
   const double latency_s = meeting.parts[meeting.part].latency_s;
   if (latency_s > 0)
-    plan(now_s_ + latency_s, {Then::Kind::kLatency, number});
+    plan(now_s_ + latency_s, {{Then::Kind::kLatency, number}});
   else
     start_part(number);
 }
@@ -133,7 +133,7 @@ void Replayer::start_part(int number) {
   for (size_t m = 0; works && m < ranks.size(); ++m) {
     const int cores = costs_.lane_cores(ranks[m]);
     if (costs_.wake_busy_s() > 0 && cores >= 0 && sets_.full(cores))
-      plan(now_s_ + costs_.wake_busy_s(), {Then::Kind::kWoken, number, int32_t(m)});
+      plan(now_s_ + costs_.wake_busy_s(), {{Then::Kind::kWoken, number, int32_t(m)}});
     else
       start_core(number, int(m));
   }
@@ -209,18 +209,22 @@ void Replayer::begin_messages(int rank, int lane_number) {
       start_message(from, to, m.sends ? here : there, m.sends ? there : here);
       continue;
     }
-    Channel& channel = channels_[{operation.group, from, to}];
-    (m.sends ? channel.sends : channel.receives).push_back(here);
-    meet(operation.group, from, to);
+    meet(operation.group, from, to, here, m.sends);
   }
 }
 
-void Replayer::meet(int group, int from, int to) {
-  Channel& channel = channels_[{group, from, to}];
-  if (channel.sends.empty() || channel.receives.empty()) return;
-  const MessageEnd sent = channel.sends.front(), expected = channel.receives.front();
-  channel.sends.pop_front();
-  channel.receives.pop_front();
+void Replayer::meet(int group, int from, int to, const MessageEnd& end, bool sends) {
+  constexpr int kRankBits = 20;
+  Channel& channel =
+      channels_[(uint64_t(group) << kRankBits | uint64_t(from)) << kRankBits | uint64_t(to)];
+  auto& waiting = channel.waiting;
+  if (waiting.empty() || channel.are_sends == sends) {
+    channel.are_sends = sends;
+    return waiting.push_back(end);
+  }
+  const MessageEnd other = waiting.front();
+  waiting.erase(waiting.begin());
+  const MessageEnd &sent = sends ? end : other, &expected = sends ? other : end;
   if (sent.bytes != expected.bytes) {
     problem_ =
         fmt::format("rank {} sends {} bytes to rank {}, which expects {}: {}", from, sent.bytes, to,
@@ -249,7 +253,7 @@ void Replayer::start_message(int from, int to, const MessageEnd& sender,
     set_moving(end.rank, end.lane, 1);
   }
   if (message.cost.latency_s > 0)
-    plan(now_s_ + message.cost.latency_s, {Then::Kind::kMessage, number});
+    plan(now_s_ + message.cost.latency_s, {{Then::Kind::kMessage, number}});
   else
     move(number);
 }
@@ -275,16 +279,16 @@ void Replayer::receive(int number) {
 }
 
 void Replayer::end_message(int number) {
-  const Message message = messages_[size_t(number)];
+  const MessageEnd from = messages_[size_t(number)].from, to = messages_[size_t(number)].to;
   free_messages_.push_back(number);
-  if (message.to.rank >= 0) {
-    auto& waiting = ranks_[size_t(message.to.rank)].lanes[size_t(message.to.lane)].to_receive;
+  if (to.rank >= 0) {
+    auto& waiting = ranks_[size_t(to.rank)].lanes[size_t(to.lane)].to_receive;
     if (!waiting.empty() && waiting.front() == number) {
       waiting.pop_front();
       if (!waiting.empty()) ready_.push_back({Then::Kind::kMessageCore, waiting.front()});
     }
   }
-  for (const MessageEnd& end : {message.from, message.to}) {
+  for (const MessageEnd& end : {from, to}) {
     if (end.rank < 0) continue;
     Lane& lane = ranks_[size_t(end.rank)].lanes[size_t(end.lane)];
     set_moving(end.rank, end.lane, -1);

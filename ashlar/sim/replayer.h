@@ -1,10 +1,10 @@
 // The state of a replay (replay.h).  replay.cpp runs ranks and lanes, replay_operations.cpp what
 // operations do once their ranks have come.
 //
-// How it works.  Time advances from one planned moment to the next: the end of a flow set, or of a
-// latency.  Each moment has a Then, which says what happens; what it sets in motion at the same
-// time goes through the list `ready_`, first in, first out.  A set whose rate changes is planned
-// anew, and its earlier moments are stale, which its version shows.
+// How it works.  Time advances from one planned moment to the next: the end of flow sets, or of
+// latencies.  A moment has a list of what happens then, in the order in which it was planned; what
+// that sets in motion at the same time goes through the list `ready_`, first in, first out.  A set
+// whose rate changes is planned anew, and its earlier plans are stale, which its version shows.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <map>
 #include <queue>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "ashlar/sim/replay.h"
@@ -42,12 +43,15 @@ class Replayer {
     Kind kind = Kind::kAdvance;
     int32_t a = 0, b = 0;
   };
+  struct Planned {
+    Then then;
+    int32_t set = -1;  // whose end it is; -1: of a latency
+    int64_t version = 0;
+  };
   struct Moment {
     double at_s = 0;
     int64_t order = 0;
-    Then then;
-    int32_t set = -1;  // -1: a latency
-    int64_t version = 0;
+    int32_t list = 0;  // in lists_
     bool operator>(const Moment& other) const {
       return std::tie(at_s, order) > std::tie(other.at_s, other.order);
     }
@@ -90,7 +94,8 @@ class Replayer {
     int64_t bytes = 0;
   };
   struct Channel {
-    std::deque<MessageEnd> sends, receives;  // not met
+    std::vector<MessageEnd> waiting;  // of one kind: what meets is taken out
+    bool are_sends = false;
   };
   struct Message {
     MessageEnd from, to;
@@ -98,7 +103,7 @@ class Replayer {
   };
 
   // --- replay.cpp ---
-  void plan(double at_s, const Then& then) { moments_.push({at_s, order_++, then, -1, 0}); }
+  void plan(double at_s, const Planned& planned);
   void start_set(double work, double limit, std::span<const ResourceUse> uses, const Then& then);
   void plan_sets();
   void run_ready();
@@ -135,7 +140,7 @@ class Replayer {
   void release(int meeting);
   bool agree(const Meeting& meeting);
   void begin_messages(int rank, int lane);
-  void meet(int group, int from, int to);
+  void meet(int group, int from, int to, const MessageEnd& end, bool sends);
   void start_message(int from, int to, const MessageEnd& sender, const MessageEnd& receiver);
   void move(int message);
   void receive(int message);
@@ -150,6 +155,9 @@ class Replayer {
   double now_s_ = 0;
   int64_t order_ = 0;
   std::priority_queue<Moment, std::vector<Moment>, std::greater<>> moments_;
+  std::vector<Moment> recent_;  // the last few that were planned
+  std::vector<std::vector<Planned>> lists_;
+  std::vector<int32_t> free_lists_;
   std::deque<Then> ready_;
   std::vector<Rank> ranks_;
   std::string problem_;
@@ -159,7 +167,7 @@ class Replayer {
   // By group: how many collectives each member has begun, and the meetings that are not complete.
   std::vector<std::vector<int64_t>> num_begun_;
   std::vector<std::map<int64_t, int32_t>> open_meetings_;
-  std::map<std::tuple<int32_t, int32_t, int32_t>, Channel> channels_;  // group, from, to
+  std::unordered_map<uint64_t, Channel> channels_;  // by group, from, to
   std::vector<Message> messages_;
   std::vector<int32_t> free_messages_;
   std::vector<std::vector<ReplaySpan>> spans_;
