@@ -13,6 +13,7 @@
 #include "ashlar/cli/bench_machine.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
+#include "ashlar/train/bucket_bytes.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 
@@ -56,12 +57,14 @@ void add_ranks(CLI::App& group, CommandAction& action) {
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       check_steps(flags->options.steps);
-      const Recipe recipe = train::read_recipe(*posix_files(), flags->recipe, flags->overrides);
+      const auto files = posix_files();
+      const Recipe stated = train::read_recipe(*files, flags->recipe, flags->overrides);
       const train::Start start{.num_ranks = flags->ranks,
                                .report = print_error,
                                .binding = train::parse_binding(flags->bind_to)};
       flags->options.engine = train::engine_of(start);
-      train::start_ranks(recipe, start, [&](const train::RankResources& resources) {
+      train::start_ranks(stated, start, [&](const train::RankResources& resources) {
+        const Recipe recipe = train::with_bucket_bytes(*files, stated, resources.ranks);
         const bench::RanksReport report = bench::measure_ranks(recipe, resources, flags->options);
         if (resources.ranks.rank() != 0) return;
         log.info("placement: {}", resources.placement);
@@ -110,7 +113,8 @@ void add_memory(CLI::App& group, CommandAction& action) {
       Outputs outputs(*files, {flags->svg, flags->svg_times}, {flags->recipe}, flags->existing);
       const auto recipe_with = [&](std::vector<std::string> more) {
         more.insert(more.begin(), flags->overrides.begin(), flags->overrides.end());
-        return train::read_recipe(*posix_files(), flags->recipe, more);
+        return train::with_bucket_bytes(*files, train::read_recipe(*files, flags->recipe, more),
+                                        flags->options.num_ranks);
       };
       const Recipe recipe = recipe_with({});
       if (!flags->json) print_lines(bench::memory_head(flags->options));
@@ -240,7 +244,9 @@ void add_bench(CLI::App& app, CommandAction& action) {
   step->callback([flags, &action] {
     action = [flags](Log&) {
       check_steps(flags->steps);
-      const Recipe recipe = train::read_recipe(*posix_files(), flags->recipe, flags->overrides);
+      const auto files = posix_files();
+      const Recipe recipe = train::with_bucket_bytes(
+          *files, train::read_recipe(*files, flags->recipe, flags->overrides), 1);
       const bench::StepReport report =
           bench::measure_step(recipe, flags->steps, train::parse_binding(flags->bind_to));
       print_lines(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));

@@ -17,6 +17,7 @@
 #include "ashlar/plan/print.h"
 #include "ashlar/plan/traces.h"
 #include "ashlar/spec/recipe.h"
+#include "ashlar/train/bucket_bytes.h"
 #include "ashlar/train/read_recipe.h"
 
 namespace ashlar::cli {
@@ -51,7 +52,8 @@ void add_dry_run(CLI::App* group, CommandAction& action) {
                      "--ranks-per-node is {}; expected 1 or more", flags->ranks_per_node);
       const auto files = posix_files();
       Outputs traces(*files, {flags->trace}, {flags->recipe});
-      const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
+      const Recipe recipe = train::with_bucket_bytes(
+          *files, train::read_recipe(*files, flags->recipe, flags->overrides), flags->ranks);
       train::warn_of_other_model(*files, recipe, log);
       const DType compute = nn::resolve_precision(recipe.train.precision);
       const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0,

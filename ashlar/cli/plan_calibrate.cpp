@@ -27,18 +27,29 @@ struct CalibrateFlags {
   Existing existing = Existing::kRefuseUnlessForced;
 };
 
-std::vector<bench::Layout> chosen_layouts(const CalibrateFlags& flags, int num_ranks) {
+// Runs and simulations have buckets of one size.
+std::vector<bench::Layout> layouts_on(const CalibrateFlags& flags, int num_ranks,
+                                      const plan::MachineFile& machine,
+                                      const std::vector<std::string>& keys) {
+  std::vector<bench::Layout> layouts = layouts_of(flags.recipe, flags.overrides, keys);
+  for (bench::Layout& layout : layouts)
+    layout.recipe = plan::with_bucket_bytes(layout.recipe, num_ranks, machine);
+  return layouts;
+}
+
+std::vector<bench::Layout> chosen_layouts(const CalibrateFlags& flags, int num_ranks,
+                                          const plan::MachineFile& machine) {
   std::vector<std::string> keys = flags.layouts;
   if (keys.empty())
     keys =
         bench::layouts_to_calibrate(num_ranks, size_t(flags.runs), [&](const std::string& layout) {
-          return layouts_of(flags.recipe, flags.overrides, {layout})[0].recipe;
+          return layouts_on(flags, num_ranks, machine, {layout})[0].recipe;
         });
   ASHLAR_REQUIRE(!keys.empty(), kConfig,
                  "{} ranks cannot share this recipe in any way; name "
                  "layouts with --layout",
                  num_ranks);
-  return layouts_of(flags.recipe, flags.overrides, keys);
+  return layouts_on(flags, num_ranks, machine, keys);
 }
 
 std::string measured_text(std::span<const bench::Layout> layouts,
@@ -75,7 +86,7 @@ int run_calibrate(const CalibrateFlags& flags, Log& log) {
   bool calm = true;
   train::start_ranks(settings, start, [&](const train::RankResources& resources) {
     const int num_ranks = resources.ranks.size();
-    const std::vector<bench::Layout> layouts = chosen_layouts(flags, num_ranks);
+    const std::vector<bench::Layout> layouts = chosen_layouts(flags, num_ranks, machine);
     const bool leads = resources.ranks.rank() == 0;
     std::optional<Progress> progress;
     if (leads) progress.emplace(log, "calibration", flags.rounds * int64_t(layouts.size()), "runs");

@@ -59,10 +59,12 @@ sim::ImbalanceOptions imbalance_of(const SimulateFlags& flags, FileSystem& files
   return options;
 }
 
-sim::RankPrograms programs_for(const SimulateFlags& flags, FileSystem& files, Log& log) {
+sim::RankPrograms programs_for(const SimulateFlags& flags, const plan::MachineFile& machine,
+                               FileSystem& files, Log& log) {
   if (!flags.trace.empty()) return plan::programs_of(files, flags.trace, log);
-  const Recipe recipe = train::read_recipe(files, flags.recipe, flags.overrides);
-  train::warn_of_other_model(files, recipe, log);
+  const Recipe stated = train::read_recipe(files, flags.recipe, flags.overrides);
+  train::warn_of_other_model(files, stated, log);
+  const Recipe recipe = plan::with_bucket_bytes(stated, flags.ranks, machine, flags.ranks_per_node);
   return plan::programs_of(recipe, nn::resolve_precision(recipe.train.precision), flags.ranks, log,
                            flags.lump);
 }
@@ -92,7 +94,7 @@ int run_simulate(const SimulateFlags& flags, Log& log) {
   options.ranks_per_node = flags.ranks_per_node;
   options.engine = flags.engine;
   options.keep_spans = !flags.perfetto.empty();
-  const sim::RankPrograms programs = programs_for(flags, *files, log);
+  const sim::RankPrograms programs = programs_for(flags, machine, *files, log);
   plan::SimulatedStep step = plan::simulate_step(programs, machine, options);
   constexpr size_t kMostRanksOfABand = 64;  // two more replays
   if (programs.ranks.size() <= kMostRanksOfABand)

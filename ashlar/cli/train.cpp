@@ -7,6 +7,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/plan/print.h"
+#include "ashlar/train/bucket_bytes.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 #include "ashlar/train/start_checks.h"
@@ -16,8 +17,9 @@ namespace ashlar::cli {
 namespace {
 
 // Refuses what a start with so many ranks in this process refuses before it reads weights or data.
-int dry_run(const Recipe& recipe, int num_ranks, Log& log) {
-  train::check_ranks(recipe, num_ranks);
+int dry_run(const Recipe& stated, int num_ranks, FileSystem& files, Log& log) {
+  train::check_ranks(stated, num_ranks);
+  const Recipe recipe = train::with_bucket_bytes(files, stated, num_ranks);
   const DType compute = nn::resolve_precision(recipe.train.precision);
   const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, num_ranks, {}, 0, num_ranks, &log);
   for (const plan::RankClass& ranks : plan.classes) {
@@ -80,7 +82,7 @@ void add_train(CLI::App& app, CommandAction& action) {
           train::read_recipe(*files, flags->recipe, flags->overrides, flags->from_step);
       if (flags->dry_run) {
         train::warn_of_other_model(*files, recipe, log);
-        return dry_run(recipe, flags->ranks, log);
+        return dry_run(recipe, flags->ranks, *files, log);
       }
       if (timing) timing->enter("choosing the precision");
       const train::Outcome outcome = train::start_run(recipe, *files, log,

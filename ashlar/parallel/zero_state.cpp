@@ -88,6 +88,7 @@ std::shared_ptr<const ShardMap> Zero::make_map(const Mesh& mesh, const ParallelS
 
 ShardMap::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim,
                                    FamilyIndex index) const {
+  ASHLAR_ASSERT(spec.bucket_bytes != kAutoBucketBytes);
   std::vector<int64_t> numel = model_.flat().unit_numel;
   for (size_t u = 0; u < numel.size(); ++u)
     if (choose_family(int64_t(u)) != index) numel[u] = 0;

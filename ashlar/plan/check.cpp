@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/json.h"
+#include "ashlar/train/bucket_bytes.h"
 #include "ashlar/train/read_recipe.h"
 
 namespace ashlar::plan {
@@ -52,7 +53,9 @@ Check check(FileSystem& files, const std::string& path, const std::vector<std::s
   sizing::RuleInput input;
   input.machine = machine ? &machine->profile : nullptr;
   try {
-    input.recipe = train::read_recipe(files, path, overrides);
+    const Recipe stated = train::read_recipe(files, path, overrides);
+    input.recipe = machine ? with_bucket_bytes(stated, num_ranks, *machine)
+                           : train::with_bucket_bytes(files, stated, num_ranks);
     input.parallel = resolve_parallel(input.recipe, num_ranks);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kConfig) throw;

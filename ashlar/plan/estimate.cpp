@@ -41,7 +41,8 @@ Estimate estimate(FileSystem& files, const std::string& path, const MachineFile&
   estimate.num_ranks = options.num_ranks;
   std::vector<Recipe> recipes;
   for (const std::string& layout : layouts) {
-    recipes.push_back(recipe_of(files, path, options.overrides, layout));
+    recipes.push_back(with_bucket_bytes(recipe_of(files, path, options.overrides, layout),
+                                        options.num_ranks, machine, options.ranks_per_node));
     EstimatedLayout& row = estimate.layouts.emplace_back();
     row.keys = layout;
     row.parallel = resolve_parallel(recipes.back(), options.num_ranks);

@@ -21,7 +21,7 @@ std::vector<uint8_t> values_near(const SearchKey& key, uint8_t chosen) {
   std::stable_sort(all.begin(), all.end(), [&](uint8_t a, uint8_t b) {
     const auto* x = std::get_if<int64_t>(&key.values[a]);
     const auto* y = std::get_if<int64_t>(&key.values[b]);
-    return x && y && *x < *y;
+    return (x ? *x : 0) < (y ? *y : 0);
   });
   if (all.size() <= kMostValues) return all;
   const int64_t at = std::find(all.begin(), all.end(), chosen) - all.begin();

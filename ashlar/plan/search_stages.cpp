@@ -51,14 +51,18 @@ SearchStages::SearchStages(const Recipe& base, DType compute, const MachineFile&
       space_(base, options.num_ranks, options.goal, options.fixed, bucket_sizes()),
       rates_(machine.profile, machine.kernels, options.num_ranks, compute == DType::kBF16,
              options.ranks_per_node),
+      sizes_(machine.profile, options.ranks_per_node),
       mesh_(machine.profile.links == machine::NodeLinks::kMesh),
       memory_bytes_(options.memory_bytes > 0 ? options.memory_bytes
                                              : int64_t(rates_.device_memory())),
       memory_(compute, options.num_ranks) {}
 
+Recipe SearchStages::recipe_of(const LayoutChoice& choice) const {
+  return sizing::with_bucket_bytes(space_.recipe_of(choice), options_.num_ranks, sizes_);
+}
+
 sizing::StepShape SearchStages::shape_of(const SearchedLayout& layout) const {
-  return sizing::step_shape(space_.recipe_of(layout.choice), layout.parallel,
-                            compute_ == DType::kBF16);
+  return sizing::step_shape(recipe_of(layout.choice), layout.parallel, compute_ == DType::kBF16);
 }
 
 std::string SearchStages::links_problem(const LayoutChoice& choice) const {
@@ -81,9 +85,10 @@ SearchStages::Judged SearchStages::judge(const LayoutChoice& choice) const {
             {}};
   SearchedLayout layout;
   layout.choice = choice;
-  const Recipe recipe = space_.recipe_of(choice);
+  Recipe recipe = space_.recipe_of(choice);
   try {
     validate(recipe);
+    recipe = sizing::with_bucket_bytes(std::move(recipe), options_.num_ranks, sizes_);
     layout.parallel = resolve_parallel(recipe, options_.num_ranks);
   } catch (const Error& error) {
     return {Refusal{false, error.what()}, {}};
@@ -104,7 +109,7 @@ SearchStages::Judged SearchStages::judge(const LayoutChoice& choice) const {
 
 bool SearchStages::fits(SearchedLayout& layout) {
   if (layout.keys.empty()) layout.keys = space_.text_of(layout.choice);
-  layout.memory = memory_.fullest(space_.recipe_of(layout.choice), layout.keys);
+  layout.memory = memory_.fullest(recipe_of(layout.choice), layout.keys);
   if (!smallest_ || layout.memory->total_bytes < smallest_->memory->total_bytes) smallest_ = layout;
   return memory_bytes_ <= 0 || layout.memory->total_bytes <= memory_bytes_;
 }
@@ -115,7 +120,7 @@ SimulatedStep SearchStages::simulated_on(const MachineFile& machine, const Searc
   options.engine = options_.engine;
   Log silent([](std::string_view) {});
   const sim::RankPrograms programs =
-      programs_of(space_.recipe_of(layout.choice), compute_, options_.num_ranks, silent,
+      programs_of(recipe_of(layout.choice), compute_, options_.num_ranks, silent,
                   options_.num_ranks > kMostReplayedRanks);
   SimulatedStep step = simulate_step(programs, machine, options);
   ++num_simulated_;
@@ -147,7 +152,7 @@ std::vector<std::pair<std::string, double>> parts_of(const sizing::StepTime& t) 
 
 std::vector<ClassShare> classes_of(SearchStages& stages, const SearchedLayout& best) {
   const int num_ranks = stages.options().num_ranks;
-  const Recipe recipe = stages.space().recipe_of(best.choice);
+  const Recipe recipe = stages.recipe_of(best.choice);
   const MeshPlan plan =
       plan_mesh(recipe, stages.compute(), num_ranks, {}, 0, kRanksPerNode, &stages.log());
   std::vector<ClassShare> classes;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ashlar/plan/search.h"
+#include "ashlar/sizing/bucket_bytes.h"
 #include "ashlar/sizing/machine_rates.h"
 
 namespace ashlar::plan {
@@ -47,6 +48,8 @@ class SearchStages {
   int64_t memory_bytes() const { return memory_bytes_; }
   int64_t num_dry_runs() const { return int64_t(memory_.num_layouts()); }
   int64_t num_simulated() const { return num_simulated_; }
+  // The recipe of a choice, with parallel.bucket_bytes as a number.
+  Recipe recipe_of(const LayoutChoice& choice) const;
   sizing::StepShape shape_of(const SearchedLayout& layout) const;
   // The step of a layout on another machine.
   SimulatedStep simulated_on(const MachineFile& machine, const SearchedLayout& layout);
@@ -58,6 +61,7 @@ class SearchStages {
   Log& log_;
   SearchSpace space_;
   sizing::MachineRates rates_;
+  sizing::SaturatingSizes sizes_;
   bool mesh_ = false;
   int64_t memory_bytes_ = 0, num_simulated_ = 0;
   LayoutMemory memory_;

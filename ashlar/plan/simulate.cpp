@@ -11,6 +11,7 @@
 #include "ashlar/sim/machine_costs.h"
 #include "ashlar/sim/perfetto.h"
 #include "ashlar/sim/traces.h"
+#include "ashlar/sizing/bucket_bytes.h"
 
 namespace ashlar::plan {
 namespace {
@@ -91,6 +92,12 @@ MachineFile read_machine(FileSystem& files, const std::string& name) {
   machine.kernels =
       machine::parse_kernel_table(read_text(files, path), *machine.profile.kernels, path);
   return machine;
+}
+
+Recipe with_bucket_bytes(Recipe recipe, int64_t num_ranks, const MachineFile& machine,
+                         int64_t ranks_per_node) {
+  const sizing::SaturatingSizes sizes(machine.profile, ranks_per_node);
+  return sizing::with_bucket_bytes(std::move(recipe), num_ranks, sizes);
 }
 
 sim::RankPrograms programs_of(FileSystem& files, const std::string& directory, Log& log) {

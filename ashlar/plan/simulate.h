@@ -25,6 +25,10 @@ struct MachineFile {
 // name: a file, or a name of machines/.
 // Errors   kConfig, kStorage; kData: the table is not the one that the profile names.
 MachineFile read_machine(FileSystem& files, const std::string& name);
+// The recipe with parallel.bucket_bytes as a number: where it is "auto", by this machine, whatever
+// train.machine names (sizing/bucket_bytes.h).
+Recipe with_bucket_bytes(Recipe recipe, int64_t num_ranks, const MachineFile& machine,
+                         int64_t ranks_per_node = 0);
 
 struct SimulateOptions {
   sim::ImbalanceOptions imbalance;

@@ -70,7 +70,8 @@ Widths widths_of(const Recipe& recipe, const std::vector<MachineFile>& machines,
                  const sizing::MoeWidthsOptions& options) {
   Widths widths;
   widths.recipe = recipe.name.empty() ? recipe.source : recipe.name;
-  const sizing::StepShape base = sizing::step_shape(recipe, resolve_parallel(recipe, 1), true);
+  const Recipe alone = with_bucket_bytes(recipe, 1, machines.front());
+  const sizing::StepShape base = sizing::step_shape(alone, resolve_parallel(alone, 1), true);
   widths.own = sizing::shape_of(base.model);
   std::vector<sizing::MoeTarget> targets;
   for (const MachineFile& machine : machines) targets.push_back(moe_target(machine, widths.notes));

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ashlar/core/error.h"
 #include "ashlar/sizing/block_time.h"
 #include "ashlar/sizing/rank_weights.h"
 
@@ -448,6 +449,7 @@ void Step::add_pipeline(const StageTimes& stages) {
 }  // namespace
 
 StepShape step_shape(const Recipe& recipe, const ParallelSpec& resolved, bool bf16) {
+  ASHLAR_ASSERT(resolved.bucket_bytes != kAutoBucketBytes);
   return {.model = model_of(recipe.model),
           .parallel = resolved,
           .micro_batch = recipe.train.micro_batch,

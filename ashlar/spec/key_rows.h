@@ -75,6 +75,24 @@ Key integer(const char* name, Section Recipe::*section, Member member, KeyRange 
   return row;
 }
 
+// A row for an integer in whose place a word may stand; the field then is `value`, which is outside
+// of the range.
+template <class Section>
+Key integer_or_word(const char* name, Section Recipe::*section, int64_t Section::*field,
+                    KeyRange range, const char* word, int64_t value, const char* meaning) {
+  Key row = integer(name, section, field, range, meaning);
+  row.words = {word};
+  row.get = [=](const Recipe& recipe) {
+    const int64_t number = recipe.*section.*field;
+    return number == value ? KeyValue(std::string(word)) : KeyValue(number);
+  };
+  row.set = [=](Recipe& recipe, const KeyValue& stated) {
+    const auto* number = std::get_if<int64_t>(&stated);
+    recipe.*section.*field = number ? *number : value;
+  };
+  return row;
+}
+
 template <class Section, class Member>
 Key number(const char* name, Section Recipe::*section, Member member, KeyRange range,
            const char* meaning) {

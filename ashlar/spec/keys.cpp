@@ -143,8 +143,10 @@ Rows parallel() {
               "3 weights too"),
       word("parallel.zero_layout", p, &P::zero_layout, {"contiguous", "bucketed"},
            "a rank's shard: one flat range, or a slice of every bucket"),
-      integer("parallel.bucket_bytes", p, &P::bucket_bytes, {1024, int64_t{1} << 40},
-              "gradients or weights per collective"),
+      integer_or_word("parallel.bucket_bytes", p, &P::bucket_bytes, {1024, int64_t{1} << 40},
+                      "auto", kAutoBucketBytes,
+                      "gradients or weights per collective; auto: as many as the links of the data "
+                      "ranks need to be saturated, by the profile train.machine"),
       boolean("parallel.overlap", p, &P::overlap,
               "communicate while computing; false only to measure what that gains"),
       boolean("parallel.sequence_parallel", p, &P::sequence_parallel,
@@ -201,7 +203,8 @@ Rows train() {
       integer("train.trace_steps", t, &T::trace_steps, {0, 1000},
               "steps, from the second of a start on, whose trace every rank writes; 0: none"),
       text("train.machine", t, &T::machine,
-           "profile of this machine whose table of products the kernels read; empty: none"),
+           "profile of this machine, whose table of products the kernels read, and whose curves "
+           "size buckets; empty: none"),
   };
 }
 
@@ -283,7 +286,8 @@ std::string expected_of(const Key& key) {
     case KeyType::kBoolean:
       return "true or false";
     case KeyType::kInteger:
-      return "an integer" + range_text(key.range);
+      return "an integer" + range_text(key.range) +
+             (key.words.empty() ? "" : ", or " + key.words[0]);
     case KeyType::kNumber:
       return "a number" + range_text(key.range);
     case KeyType::kText:
@@ -301,19 +305,17 @@ std::string expected_of(const Key& key) {
   ASHLAR_ASSERT(false && "a KeyType without a description");
 }
 
-std::string range_problem(const Key& key, const Recipe& recipe, std::string_view shown_name) {
-  const KeyValue stated = key.get(recipe);
-  std::vector<double> values;
-  if (key.type == KeyType::kInteger)
-    values = {static_cast<double>(std::get<int64_t>(stated))};
-  else if (key.type == KeyType::kNumber)
-    values = {std::get<double>(stated)};
-  else if (key.type == KeyType::kIds)
-    for (const int64_t id : std::get<std::vector<int64_t>>(stated))
-      values.push_back(static_cast<double>(id));
-  if (std::ranges::all_of(values, [&](double value) { return in_range(key.range, value); }))
+std::string range_problem(const Key& key, const KeyValue& value, std::string_view shown_name) {
+  std::vector<double> numbers;
+  if (const auto* integer = std::get_if<int64_t>(&value))
+    numbers = {static_cast<double>(*integer)};
+  else if (const auto* number = std::get_if<double>(&value))
+    numbers = {*number};
+  else if (const auto* ids = std::get_if<std::vector<int64_t>>(&value))
+    for (const int64_t id : *ids) numbers.push_back(static_cast<double>(id));
+  if (std::ranges::all_of(numbers, [&](double number) { return in_range(key.range, number); }))
     return "";
-  return fmt::format("{} is {}; expected {}", shown_name, value_text(stated), expected_of(key));
+  return fmt::format("{} is {}; expected {}", shown_name, value_text(value), expected_of(key));
 }
 
 }  // namespace ashlar

@@ -32,7 +32,8 @@ struct Key {
   bool required = false;
   bool shapes = false;  // it decides which tensors a model has, or their shapes
   KeyRange range;
-  std::vector<std::string> words;  // of a kWord key, in the order of its enum
+  // All words of a kWord key, in the order of its enum; the one that a kInteger key also takes.
+  std::vector<std::string> words;
   std::function<KeyValue(const Recipe&)> get;
   std::function<void(Recipe&, const KeyValue&)> set;  // a value of the right type and word
 };
@@ -44,7 +45,7 @@ const std::vector<Key>& recipe_keys();
 std::string expected_of(const Key& key);
 // The value as it is written in a recipe, in one line.
 std::string value_text(const KeyValue& value);
-// "NAME is VALUE; expected ..." if a number leaves its range, else "".
-std::string range_problem(const Key& key, const Recipe& recipe, std::string_view shown_name);
+// "NAME is VALUE; expected ..." if a number leaves the key's range, else "".
+std::string range_problem(const Key& key, const KeyValue& value, std::string_view shown_name);
 
 }  // namespace ashlar

@@ -245,7 +245,7 @@ std::optional<KeyValue> convert(const Key& key, const toml::node& node, const Re
     case KeyType::kBoolean:
       return exact<bool>(node);
     case KeyType::kInteger:
-      return exact<int64_t>(node);
+      return node.is_string() ? word_of(key, node) : exact<int64_t>(node);
     case KeyType::kNumber:
       return node.is_number() ? std::optional<KeyValue>(KeyValue(*node.value<double>()))
                               : std::nullopt;
@@ -274,9 +274,9 @@ void set_key(Recipe& recipe, const Key& key, const toml::node& node, const std::
   const std::optional<KeyValue> value = convert(key, node, recipe);
   ASHLAR_REQUIRE(value.has_value(), kConfig, "{}: {} is {}; expected {}{}", source, key.name,
                  shown(node), expected_of(key), integer_hint(key, node));
-  key.set(recipe, *value);
-  const std::string problem = range_problem(key, recipe, key.name);
+  const std::string problem = range_problem(key, *value, key.name);
   ASHLAR_REQUIRE(problem.empty(), kConfig, "{}: {}", source, problem);
+  key.set(recipe, *value);
 }
 
 // The TOML value of an override.  Text that is no TOML is a string; so is any scalar where a text

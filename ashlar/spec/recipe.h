@@ -102,6 +102,9 @@ struct OptimSpec {
   friend bool operator==(const OptimSpec&, const OptimSpec&) = default;
 };
 
+// The recipe has "auto": sizing/bucket_bytes.h replaces it once the number of ranks is known.
+inline constexpr int64_t kAutoBucketBytes = 0;
+
 // How ranks share the work: a mesh of pp x dp x cp x tsp x tp ranks, with ep of dp x cp x tsp
 // (docs/parallel/README.md).
 struct ParallelSpec {
@@ -114,9 +117,9 @@ struct ParallelSpec {
   double expert_rows = 2.0;    // ep: room for rows, as a multiple of an even load
   int64_t zero = 1;  // 0: nothing sharded; 1: optimizer state; 2: gradients too; 3: weights too
   ShardLayout zero_layout = ShardLayout::kContiguous;
-  int64_t bucket_bytes = int64_t{32} << 20;
-  bool overlap = true;             // false: communication waits at the end of the step
-  bool sequence_parallel = false;  // tp: norms and merges on 1/tp of the tokens
+  int64_t bucket_bytes = int64_t{32} << 20;  // or kAutoBucketBytes
+  bool overlap = true;                       // false: communication waits at the end of the step
+  bool sequence_parallel = false;            // tp: norms and merges on 1/tp of the tokens
   CpLayout cp_layout = CpLayout::kZigzag;
   CpExchange cp_exchange = CpExchange::kAllGather;
   StateExchange state_exchange = StateExchange::kAllGather;

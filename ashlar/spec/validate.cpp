@@ -224,7 +224,7 @@ std::string model_problem(const ModelKeys& model, const std::string& section) {
   // `section` stands for "model." in the names that are shown: a spec need not come from a recipe.
   for (const Key& key : recipe_keys()) {
     if (!key.name.starts_with("model.")) continue;
-    std::string problem = range_problem(key, holder, section + key.name.substr(6));
+    std::string problem = range_problem(key, key.get(holder), section + key.name.substr(6));
     if (!problem.empty()) return problem;
   }
   for (const auto& rule : {head_rules, rotary_rule, layer_rules, size_rule, linear_rule,
@@ -237,7 +237,7 @@ std::string model_problem(const ModelKeys& model, const std::string& section) {
 
 std::string range_rules(const Recipe& recipe) {
   for (const Key& key : recipe_keys()) {
-    std::string problem = range_problem(key, recipe, key.name);
+    std::string problem = range_problem(key, key.get(recipe), key.name);
     if (!problem.empty()) return problem;
   }
   return "";

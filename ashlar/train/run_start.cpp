@@ -9,6 +9,7 @@
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
 #include "ashlar/train/alike.h"
+#include "ashlar/train/bucket_bytes.h"
 #include "ashlar/train/changes.h"
 #include "ashlar/train/first_weights.h"
 #include "ashlar/train/run.h"
@@ -23,11 +24,15 @@ DType agreed_compute(Precision precision, comm::Group& ranks) {
   return DType(from_leader(ranks, int64_t(nn::resolve_precision(precision)), "precision"));
 }
 
-// The recipe with the precision in which the run computes, so that a later start can compare the
-// saved choice with its own.
-Recipe with_precision(Recipe recipe, DType compute) {
-  recipe.train.precision = nn::precision_of(compute);
-  return recipe;
+// The recipe with the choices that it leaves to the machine, precision and size of buckets, so that
+// a later start can compare the saved ones with its own.
+Recipe with_choices(const Recipe& recipe, DType compute, FileSystem& files, comm::Group& ranks,
+                    Log& log) {
+  Recipe chosen = with_bucket_bytes(files, recipe, ranks);
+  chosen.train.precision = nn::precision_of(compute);
+  if (chosen.parallel.bucket_bytes != recipe.parallel.bucket_bytes)
+    log.info("parallel.bucket_bytes is auto: {}", chosen.parallel.bucket_bytes);
+  return chosen;
 }
 
 }  // namespace
@@ -35,7 +40,7 @@ Recipe with_precision(Recipe recipe, DType compute) {
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
          const RankResources& resources)
     : compute_(agreed_compute(recipe.train.precision, resources.ranks)),
-      recipe_(with_precision(recipe, compute_)),
+      recipe_(with_choices(recipe, compute_, files, resources.ranks, log)),
       files_(files),
       log_(log),
       signals_(signals),

@@ -19,9 +19,18 @@ TEST(PlanCalibrate, FactorsServeLaterSimulations) {
                     "parallel.zero=0", "--layout", "parallel.zero=1", "--layout", "parallel.tp=2",
                     "--profile", "m.toml", "train.micro_batch=1", "train.threads=1"});
   ASSERT_TRUE(measured(result)) << result.err;
-  result = run(scratch, {"bench", "collectives", "--ranks", "2", "--quick", "-e", "16K", "-d",
+  result = run(scratch, {"bench", "collectives", "--ranks", "2", "--quick", "-e", "64K", "-d",
                          "float", "--profile", "m.toml"});
   ASSERT_TRUE(measured(result)) << result.err;
+  // The largest size that was measured, rounded up.
+  result = run(scratch, {"plan", "dry-run", tiny, "--ranks", "2", "parallel.bucket_bytes=auto",
+                         "train.machine=m.toml"});
+  EXPECT_NE(result.out.find("bucket_bytes 65536"), std::string::npos) << result.out << result.err;
+  result = run(scratch, {"train", tiny, "--dry-run", "--ranks", "2", "parallel.bucket_bytes=auto",
+                         "train.machine=m.toml"});
+  EXPECT_NE(result.out.find("bucket_bytes = 65536"), std::string::npos) << result.out << result.err;
+  run_ok(scratch, {"plan", "simulate", tiny, "--ranks", "2", "--machine", "m.toml",
+                   "parallel.bucket_bytes=auto", "train.micro_batch=1"});
   result = run(scratch, {"plan", "calibrate", tiny, "--ranks", "2", "--machine", "m.toml", "--runs",
                          "3", "--steps", "2", "--rounds", "1", "--json", "factors",
                          "train.micro_batch=1", "train.threads=1"});

@@ -49,6 +49,8 @@ const std::vector<BadRecipe>& bad_recipes() {
       {"init_model", {"init.model is 5", "expected a text"}},
       {"infinite", {"optim.clip_norm is inf", "expected a number of at least 0"}},
       {"bad_enum", {"optim.schedule is 'cosin'", "expected one of cosine, linear, constant"}},
+      {"bucket_bytes",
+       {"parallel.bucket_bytes is 'large'", "expected an integer from 1024", "or auto"}},
       {"collectives", {"parallel.collectives is 'nccl'", "expected one of exact, native"}},
       {"stream",
        {"train.stream is bf16 but train.precision is fp32", "precision bf16", "stream fp32"}},

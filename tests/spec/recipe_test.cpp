@@ -229,6 +229,31 @@ TEST(Recipe, EveryWordOfEveryEnumIsReadAndPrinted) {
   }
 }
 
+TEST(Recipe, AWordMayStandInPlaceOfAnInteger) {
+  const auto bucket_bytes = [](const std::string& value) {
+    const Recipe recipe = parse_text(tiny_text(), {"parallel.bucket_bytes=" + value});
+    EXPECT_EQ(parse_text(to_toml(recipe)), recipe) << value;
+    return recipe.parallel.bucket_bytes;
+  };
+  EXPECT_EQ(bucket_bytes("auto"), kAutoBucketBytes);
+  EXPECT_EQ(bucket_bytes("\"auto\""), kAutoBucketBytes);
+  EXPECT_EQ(bucket_bytes("4096"), 4096);
+  const Recipe stated = parse_text(tiny_text("[parallel]\nbucket_bytes = \"auto\"\n"));
+  EXPECT_EQ(stated.parallel.bucket_bytes, kAutoBucketBytes);
+  EXPECT_NE(to_toml(stated).find("\nbucket_bytes = \"auto\"\n"), std::string::npos);
+  EXPECT_EQ(differences(parse_text(tiny_text()), stated),
+            (std::vector<std::string>{"parallel.bucket_bytes was 33554432, is \"auto\""}));
+  // The number that stands for the word in memory is none that a recipe may have.
+  for (const char* wrong : {"0", "-1", "1023", "4096.0", "automatic", "[4096]", "true"})
+    EXPECT_NE(message_of(tiny_text(), {std::string("parallel.bucket_bytes=") + wrong})
+                  .find("expected an integer from 1024 to 1099511627776, or auto"),
+              std::string::npos)
+        << wrong;
+  EXPECT_NE(message_of(tiny_text(), {"parallel.zero=auto"})
+                .find("parallel.zero is 'auto'; expected an integer from 0 to 3"),
+            std::string::npos);
+}
+
 TEST(Recipe, IdsAreOneOrAList) {
   const auto ids = [](const std::string& value) {
     const Recipe recipe = parse_text(tiny_text(), {"model.eos_token_id=" + value});

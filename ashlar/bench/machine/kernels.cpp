@@ -11,6 +11,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/json.h"
 #include "ashlar/nn/precision.h"
+#include "ashlar/train/bucket_bytes.h"
 #include "ashlar/train/kernel_call.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/product_table.h"
@@ -90,9 +91,13 @@ KernelTable measure_kernels(std::span<const Recipe> layouts, const train::RankRe
   comm::Group& ranks = resources.ranks;
   Threads threads(resources.num_threads);
   ForeignWatch watch(ranks);
+  const auto files = posix_files();
+  std::vector<Recipe> recipes;
+  for (const Recipe& layout : layouts)
+    recipes.push_back(train::with_bucket_bytes(*files, layout, ranks));
   KernelTimes times;
   for (int64_t round = 0; round < rounds; ++round)
-    for (const Recipe& recipe : layouts) time_layout(recipe, resources, threads, steps, times);
+    for (const Recipe& recipe : recipes) time_layout(recipe, resources, threads, steps, times);
   KernelTable table;
   table.num_ranks = ranks.size();
   table.foreign = watch.end();

@@ -20,10 +20,12 @@ namespace {
 train::KernelCalls calls_of_layout(const Layout& layout, DType compute, int num_ranks,
                                    Threads& threads) {
   constexpr int kSmallWorld = 16;
+  Recipe recipe = layout.recipe;
+  recipe.parallel.bucket_bytes = ParallelSpec().bucket_bytes;  // no product depends on it
   train::KernelCalls all;
   std::set<std::array<int, 4>> seen;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    train::DryRank dry(layout.recipe, compute, num_ranks, rank, threads);
+    train::DryRank dry(recipe, compute, num_ranks, rank, threads);
     const parallel::Groups& groups = dry.trainer().model().groups();
     using parallel::Axis;
     const bool is_new = seen.insert({groups.coordinate(Axis::kPp), groups.coordinate(Axis::kCp),

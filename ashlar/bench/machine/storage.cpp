@@ -273,8 +273,10 @@ void add_needs(const Rig& rig, const StorageOptions& options, FileSystem& files,
     mount.quantities["storage.scatter"] = rig.quantity(scatter.sigma(), "1", 0);
   }
   const int run_ranks = options.run_ranks > 0 ? options.run_ranks : rig.ranks.size();
+  Recipe saved = recipe;
+  saved.parallel.bucket_bytes = ParallelSpec().bucket_bytes;  // no number of bytes depends on it
   needs.checkpoint_bytes =
-      double(plan::plan_checkpoint(recipe, nn::resolve_precision(recipe.train.precision), run_ranks)
+      double(plan::plan_checkpoint(saved, nn::resolve_precision(saved.train.precision), run_ranks)
                  .data_bytes);
   const auto given = [&](const char* key) {
     const auto found = mount.quantities.find(key);
