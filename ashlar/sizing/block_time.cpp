@@ -211,7 +211,7 @@ BlockTime block_time(const BlockSpec& block, double H, const RankPass& pass, boo
   Kernels mixer_f(rates, bf16), mixer_b = mixer_f;
   std::visit([&](const auto& spec) { mixer(mixer_f, mixer_b, spec, H, pass); }, block.mixer);
   Kernels feed_f(rates, bf16), feed_b = feed_f, merge_f = feed_f, merge_b = feed_f;
-  const double T = pass.tokens, a = feed_f.a();
+  const double T = pass.tokens, a = feed_f.a(), s = pass.stream_bytes;
   if (const auto* mlp = std::get_if<MlpSpec>(&block.feed_forward)) {
     feed_forward(feed_f, feed_b, T, double(mlp->width) / pass.tp, H);
   } else {
@@ -227,14 +227,14 @@ BlockTime block_time(const BlockSpec& block, double H, const RankPass& pass, boo
     time.experts_backward_s = feed_b.s - before_b;
   }
   for (int merge = 0; merge < 2; ++merge) {
-    merge_f.moves(pass.merged * H * (2 * kStreamBytes + 2 * a));
-    merge_b.moves(pass.merged * H * (3 * kStreamBytes + 2 * a + (block.reads_summands() ? a : 0)),
+    merge_f.moves(pass.merged * H * (2 * s + 2 * a));
+    merge_b.moves(pass.merged * H * (3 * s + 2 * a + (block.reads_summands() ? a : 0)),
                   22 * pass.merged * H);
   }
   // The stream after the block is known; only scaled merges read the feed-forward's output again.
   Kernels again = merge_f;
   again.s = 0;
-  again.moves(pass.merged * H * (kStreamBytes + a));
+  again.moves(pass.merged * H * (s + a));
   time.recompute_s = mixer_f.s + feed_f.s + merge_f.s / 2 + again.s;
   if (!block.reads_summands()) {
     Kernels output = again;
@@ -254,11 +254,12 @@ EndTime end_time(const ModelSpec& model, const RankPass& pass, bool bf16,
   const double T = pass.merged, H = double(model.hidden_size), V = double(model.vocab_size);
   const bool products_bf16 = bf16 && !model.head_fp32;
   Kernels input(rates, bf16), input_backward = input, loss(rates, products_bf16);
-  const double a = input.a();
-  input.moves(2 * T * H * kStreamBytes);
-  input.moves(T * H * (kStreamBytes + a));
-  input_backward.moves(T * H * (3 * kStreamBytes + a));
-  input_backward.moves(T * H * (model.scaled_embedding() ? 5 : 3) * kStreamBytes);
+  const double a = input.a(), s = pass.stream_bytes;
+  input.moves(T * H * (kStreamBytes + s));
+  input.moves(T * H * (s + a));
+  input_backward.moves(T * H * (3 * s + a));
+  const double reads = model.scaled_embedding() ? 2 : 1;
+  input_backward.moves(T * H * (reads * s + (reads + 1) * kStreamBytes));
   const double chunk =
       std::min(T, std::clamp(double(int64_t(kMostLogits / V) / 64 * 64), 64.0, 256.0));
   loss.product(chunk, V, H, kStreamBytes);

@@ -2,8 +2,8 @@
 // flop / rate or bytes / bandwidth, whichever is longer.
 //
 // Bytes follow the headers of the kernels: every operand once.  An element of the stream has s
-// bytes (4), one of activations a bytes (2 in a bf16 run, else 4).  Small vectors, such as weights
-// of norms and biases, are left out.
+// bytes (2 with train.stream = "bf16", else 4), one of activations a bytes (2 in a bf16 run, else
+// 4), one of the wide type 4.  Small vectors, such as weights of norms and biases, are left out.
 #pragma once
 
 #include <vector>
@@ -24,6 +24,7 @@ struct RankPass {
   double busiest = 1;   // pairs that the busiest of them sees, over the mean
   double tp = 1;        // ranks that share heads and widths
   double ep = 1;        // ranks that share the experts
+  double stream_bytes = kStreamBytes;
 };
 
 struct BlockTime {

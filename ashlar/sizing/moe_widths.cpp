@@ -43,6 +43,7 @@ double train_s(const StepShape& base, const ModelSpec& model, const MoeTarget& t
   pass.rows = double(base.micro_batch);
   pass.sequence = double(base.sequence_length);
   pass.tokens = pass.merged = pass.rows * pass.sequence;
+  pass.stream_bytes = base.stream_bytes();
   const double H = double(model.hidden_size);
   const BlockTime t = block_time(model.blocks[0], H, pass, base.bf16, target.rates);
   const MixtureShape shape = shape_of(model);

@@ -57,6 +57,7 @@ class Step {
     pass_.tokens = pass_.rows * pass_.sequence / sequence_ranks;
     pass_.tp = double(p_.tp);
     pass_.ep = double(p_.ep);
+    pass_.stream_bytes = shape.stream_bytes();
     pass_.merged = pass_.tokens / (p_.sequence_parallel ? pass_.tp : 1);
     pass_.cp = sequence_ranks;
     if (p_.cp_layout == CpLayout::kContiguous && p_.cp_exchange != CpExchange::kAllToAll)
