@@ -162,7 +162,8 @@ TEST(ShippedProfiles, CurvesGiveThePublishedBandwidths) {
   EXPECT_NEAR(busbw(h200.collectives[0]), 367, 0.01);
   EXPECT_NEAR(busbw(h200.collectives[1]), 361, 0.01);
   EXPECT_NEAR(busbw(h200.collectives[2]), 363, 0.01);
-  EXPECT_EQ(h200.assumed(), (std::vector<std::string>{"compute.sustained_bf16", "memory.copy"}));
+  EXPECT_EQ(h200.assumed(), (std::vector<std::string>{"compute.sustained_bf16", "memory.copy",
+                                                      "topology.link_latency"}));
 }
 
 }  // namespace

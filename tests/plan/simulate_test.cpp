@@ -112,6 +112,25 @@ TEST(Simulate, ASlowRankMovesTheStep) {
   EXPECT_GT(slow.replayed.ranks[0].waiting_s, even.replayed.ranks[0].waiting_s + 0.5 * more_s);
 }
 
+// A node, and two nodes where the profile knows what links them.
+TEST(Simulate, EveryShippedMachineRunsAStep) {
+  const auto files = posix_files();
+  Log log([](std::string_view) {});
+  for (const std::string& name : machine::shipped_names()) {
+    const MachineFile machine = read_machine(*files, name);
+    for (const int ranks : {8, 16}) {
+      if (ranks > 8 && !machine.profile.find("topology.nic")) continue;
+      const std::string ranks_text = std::to_string(ranks);
+      const Recipe recipe =
+          tiny_recipe({"train.micro_batch=1", "train.global_batch=" + ranks_text});
+      const sim::RankPrograms programs = programs_of(recipe, DType::kBF16, ranks, log);
+      const SimulatedStep step = simulate_step(programs, machine, {});
+      EXPECT_GT(step.step_s, 0) << name << " " << ranks;
+      EXPECT_EQ(step.num_nodes, ranks / 8) << name;
+    }
+  }
+}
+
 TEST(Simulate, MachinesAndTheirTablesAreChecked) {
   const auto files = memory_files();
   EXPECT_NE(message_of(ErrorKind::kConfig, [&] { read_machine(*files, "h101"); })
