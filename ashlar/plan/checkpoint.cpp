@@ -16,21 +16,6 @@ void note(const checkpoint::NodeShare& written, std::string& problem) {
   }
 }
 
-// The request of a rank that writes its share and nothing else.
-checkpoint::SaveRequest request_at(int64_t step) {
-  return {.step = step,
-          .attempt = {},
-          .model = {},
-          .optim = {},
-          .loader = {},
-          .whole = {},
-          .extra = {},
-          .sections = {},
-          .aliases = {},
-          .await_data = {},
-          .before_commit = {}};
-}
-
 }  // namespace
 
 checkpoint::NodeShare share_of(const train::Trainer& trainer) {
@@ -47,7 +32,7 @@ void CheckpointMeter::add(const train::Trainer& trainer) {
 
 void CheckpointMeter::add(checkpoint::NodeShare share) {
   ASHLAR_ASSERT(rank_ != 0);
-  add(std::move(share), request_at(step_));
+  add(std::move(share), {.step = step_});
 }
 
 void CheckpointMeter::add(checkpoint::NodeShare share, checkpoint::SaveRequest request) {

@@ -64,32 +64,13 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
   const Recipe& recipe = trainer_.recipe();
   for (Copy& copy : copies_) copy_to_host(copy.live, 0, copy.bytes);
   if (trainer_.model().groups().rank() != 0)
-    return {.step = counters.step,
-            .attempt = {},
-            .model = model_,
-            .optim = optim_,
-            .loader = {},
-            .whole = {},
-            .extra = {},
-            .sections = {},
-            .aliases = {},
-            .await_data = {},
-            .before_commit = {}};
+    return {.step = counters.step, .model = model_, .optim = optim_};
   arrays_ = data::to_arrays(loader);
   loader_.clear();
   for (data::NamedIntegers& array : arrays_)
     loader_.push_back(loader_piece(array.name, array.values));
-  checkpoint::SaveRequest request{.step = counters.step,
-                                  .attempt = {},
-                                  .model = model_,
-                                  .optim = optim_,
-                                  .loader = loader_,
-                                  .whole = whole_,
-                                  .extra = {},
-                                  .sections = {},
-                                  .aliases = {},
-                                  .await_data = {},
-                                  .before_commit = {}};
+  checkpoint::SaveRequest request{
+      .step = counters.step, .model = model_, .optim = optim_, .loader = loader_, .whole = whole_};
   request.extra = {{kTrainerFile,
                     to_json({counters, recipe.train.seed, trainer_.optimizer().num_steps(),
                              trainer_.balancer().num_updates(), health}),

@@ -41,19 +41,19 @@ struct SaveRequest {
   // states are named optim.<state>.<parameter>.  Model and optimizer bytes must stay unchanged
   // until before_update() returns; loader tensors and all members below are copied inside save(),
   // and only writer 0 has any.
-  std::span<const Piece> model, optim, loader;
+  std::span<const Piece> model = {}, optim = {}, loader = {};
   // The tensors that model and optim of all writers together must consist of; given by writer 0.
   // If it is empty, a tensor that no writer has goes unnoticed until a strict load.
-  std::span<const LogicalTensor> whole;
-  std::vector<Blob> extra;                      // trainer.json, recipe, ...; no timing.json
-  std::map<std::string, std::string> sections;  // of the manifest: name -> JSON object
-  std::map<std::string, std::string> aliases;   // tied name -> the tensor that is stored
+  std::span<const LogicalTensor> whole = {};
+  std::vector<Blob> extra = {};                      // trainer.json, recipe, ...; no timing.json
+  std::map<std::string, std::string> sections = {};  // of the manifest: name -> JSON object
+  std::map<std::string, std::string> aliases = {};   // tied name -> the tensor that is stored
   // Returns when model and optim may be read.  It is called on a thread of the checkpointer; an
   // error fails the save.  Empty: they may be read at once.
-  std::function<void()> await_data;
+  std::function<void()> await_data = {};
   // Brings to disk what must be there before the step exists; for writer 0.  It is called on a
   // thread of the checkpointer when all data are written; an error fails the save.
-  std::function<void()> before_commit;
+  std::function<void()> before_commit = {};
 };
 
 struct FilePlan {
