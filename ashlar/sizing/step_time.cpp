@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "ashlar/core/error.h"
 #include "ashlar/sizing/block_time.h"
+#include "ashlar/sizing/exchange_waits.h"
 #include "ashlar/sizing/rank_weights.h"
 
 namespace ashlar::sizing {
@@ -35,11 +35,10 @@ struct Clock {
 // The times of one block on this rank.
 struct Block {
   BlockTime kernels;
-  double forward_wait_s = 0, backward_wait_s = 0;  // for tp, cp, tsp and ep
-  double gather_s = 0, reduce_s = 0;               // of its units, on the lane
-  double copy_s = 0, pack_s = 0;                   // of its weights
-  double keep_s = 0;                               // of its sums: to the shard of gradients
-  double turn_pack_s = 0;                          // of other ranks' shares, in every pass
+  ExchangeWaits waits;
+  double gather_s = 0, reduce_s = 0;  // of its units, on the lane
+  double copy_s = 0, pack_s = 0;      // of its weights
+  double keep_s = 0;                  // of its sums: to the shard of gradients
 };
 
 class Step {
@@ -87,11 +86,6 @@ class Step {
   };
 
   Block make_block(const BlockSpec& spec) const;
-  void add_tp(Block& block) const;
-  void add_cp(Block& block, const BlockSpec& spec) const;
-  void add_states(Block& block, const LinearSpec& linear, const RankSpan& cp) const;
-  void add_tsp(Block& block, const BlockWeights& weights) const;
-  void add_ep(Block& block, const BlockSpec& spec) const;
   void add_zero(Block& block, const BlockWeights& weights) const;
   StageTimes stage_times();
   void make_blocks(int64_t stage);
@@ -107,8 +101,8 @@ class Step {
   }
   double layer_s(const Block& b, bool last) const {
     const bool again = shape_.recompute && !last;
-    return b.kernels.forward_s() + b.kernels.backward_s() + b.forward_wait_s + b.backward_wait_s +
-           (again ? b.kernels.recompute_s + b.forward_wait_s : 0);
+    return b.kernels.forward_s() + b.kernels.backward_s() + b.waits.forward_s + b.waits.backward_s +
+           (again ? b.kernels.recompute_s + b.waits.forward_s : 0);
   }
 
   const StepShape& shape_;
@@ -133,135 +127,9 @@ Block Step::make_block(const BlockSpec& spec) const {
   Block block;
   const BlockWeights weights = block_weights(spec, H_);
   block.kernels = block_time(spec, H_, pass_, shape_.bf16, rates_);
-  if (p_.tp > 1) add_tp(block);
-  if (p_.cp * p_.tsp > 1) add_cp(block, spec);
-  if (p_.tsp > 1) add_tsp(block, weights);
-  if (p_.ep > 1) add_ep(block, spec);
+  block.waits = exchange_waits(shape_, spec, weights, block.kernels, pass_, rates_);
   add_zero(block, weights);
   return block;
-}
-
-// Each branch's output is summed over the ranks, and the gradient of its input.
-void Step::add_tp(Block& block) const {
-  const RankSpan tp = rates_.group(p_.tp, 1);
-  const double stream = pass_.tokens * H_ * kStreamBytes, activation = pass_.tokens * H_ * a_;
-  const auto time = [&](CollectiveOp op, double S) { return rates_.collective_s(op, tp, S); };
-  if (!p_.sequence_parallel) {
-    block.forward_wait_s += 2 * time(CollectiveOp::kAllReduce, stream);
-    block.backward_wait_s +=
-        time(CollectiveOp::kAllReduce, activation) + time(CollectiveOp::kAllReduce, stream);
-    return;
-  }
-  block.forward_wait_s += 2 * time(CollectiveOp::kReduceScatter, stream) +
-                          2 * time(CollectiveOp::kAllGather, activation);
-  block.backward_wait_s += time(CollectiveOp::kReduceScatter, activation) +
-                           time(CollectiveOp::kReduceScatter, stream) +
-                           4 * time(CollectiveOp::kAllGather, activation);
-}
-
-// States of linear mixers, and their gradients.
-void Step::add_states(Block& block, const LinearSpec& linear, const RankSpan& cp) const {
-  const double chunks = double(cp.ranks) * pass_.rows * (p_.cp_layout == CpLayout::kZigzag ? 2 : 1);
-  const double state = double(linear.num_value_heads) / pass_.tp *
-                       double(linear.key_head_dim * linear.value_head_dim) * kStreamBytes;
-  if (p_.state_exchange == StateExchange::kAllGather) {
-    block.forward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
-    block.backward_wait_s += rates_.collective_s(CollectiveOp::kAllGather, cp, chunks * state);
-    return;
-  }
-  const double hops = p_.state_exchange == StateExchange::kChain
-                          ? double(cp.ranks - 1)
-                          : std::ceil(std::log2(double(cp.ranks)));
-  const double message_s = rates_.message_s(rates_.group(2, p_.tp), pass_.rows * state);
-  block.forward_wait_s += hops * message_s;
-  block.backward_wait_s += hops * message_s;
-}
-
-// Keys and values of the other ranks, and their gradients back.
-void Step::add_cp(Block& block, const BlockSpec& spec) const {
-  const int64_t n = p_.cp * p_.tsp;
-  const RankSpan cp = rates_.group(n, p_.tp);
-  if (spec.halo_reach() > 0) {
-    const double halo_s = rates_.message_s(rates_.group(2, p_.tp), 1);
-    block.forward_wait_s += halo_s, block.backward_wait_s += halo_s;
-  }
-  const auto* moe = std::get_if<MoeSpec>(&spec.feed_forward);
-  if (moe && shape_.aux_loss && std::holds_alternative<LinearRouterSpec>(moe->router))
-    block.backward_wait_s += rates_.collective_s(
-        CollectiveOp::kAllReduce, cp, pass_.rows * double(moe->num_experts) * kStreamBytes);
-  if (const auto* linear = std::get_if<LinearSpec>(&spec.mixer))
-    return add_states(block, *linear, cp);
-  const auto [q, kv] = std::visit(
-      [](const auto& m) -> std::pair<double, double> {
-        if constexpr (requires { m.q_dim(); })
-          return {double(m.q_dim()), double(m.kv_dim())};
-        else
-          return {0.0, 0.0};
-      },
-      spec.mixer);
-  const double tokens = pass_.tokens * double(n), keys = tokens * 2 * kv / pass_.tp;
-  const double mixer_f = block.kernels.mixer_forward_s, mixer_b = block.kernels.mixer_backward_s;
-  switch (p_.cp_exchange) {
-    case CpExchange::kAllGather: {
-      const double gather_s = rates_.collective_s(CollectiveOp::kAllGather, cp, keys * a_);
-      block.forward_wait_s += gather_s;
-      block.backward_wait_s +=
-          gather_s + rates_.collective_s(CollectiveOp::kReduceScatter, cp, keys * kStreamBytes);
-      break;
-    }
-    case CpExchange::kRing: {
-      const double hops = double(n - 1), part = 1 / double(n);
-      const RankSpan pair{2, cp.nodes > 1 ? 2 : 1};
-      const double there_s = rates_.message_s(pair, keys * part * a_);
-      const double back_s = rates_.message_s(pair, keys * part * kStreamBytes);
-      block.forward_wait_s += hops * std::max(0.0, there_s - mixer_f * part);
-      block.backward_wait_s += hops * std::max(0.0, there_s + back_s - mixer_b * part) + back_s;
-      break;
-    }
-    case CpExchange::kAllToAll: {
-      const auto time = [&](double width, double bytes) {
-        return rates_.collective_s(CollectiveOp::kAllToAll, cp,
-                                   tokens * width / pass_.tp * bytes / double(n));
-      };
-      const double key = std::max(kv, double(n) * 64 * pass_.tp);
-      block.forward_wait_s += 2 * time(q, a_) + time(2 * key, a_);
-      block.backward_wait_s +=
-          2 * time(q, a_) + time(q, kStreamBytes) + time(2 * key, kStreamBytes);
-      break;
-    }
-  }
-}
-
-// A turn for the share of each rank: shares arrive while the turn before runs.
-void Step::add_tsp(Block& block, const BlockWeights& weights) const {
-  const RankSpan tsp = rates_.group(p_.tsp, p_.tp);
-  const double n = double(p_.tsp), shared = (weights.mixer + weights.mlp) / pass_.tp;
-  const double brought_s = n * rates_.collective_s(CollectiveOp::kBroadcast, tsp, shared / n * a_);
-  const double taken_s =
-      n * rates_.collective_s(CollectiveOp::kReduce, tsp, shared / n * kStreamBytes);
-  const double forward_s = block.kernels.forward_s(), backward_s = block.kernels.backward_s();
-  const double hidden = (n - 1) / n;
-  block.forward_wait_s += std::max(0.0, brought_s - hidden * forward_s);
-  block.backward_wait_s += std::max(taken_s / n, brought_s + taken_s - hidden * backward_s);
-  block.turn_pack_s = hidden * rates_.memory_s(shared * 3 * a_);
-}
-
-// Rows go to their experts in two rounds, and back; one round moves while the other computes.
-void Step::add_ep(Block& block, const BlockSpec& spec) const {
-  const auto* moe = std::get_if<MoeSpec>(&spec.feed_forward);
-  if (!moe) return;
-  const RankSpan ep = rates_.group(p_.ep, p_.tp);
-  const double rows = pass_.tokens * double(moe->experts_of_token());
-  const double counts_s =
-      rates_.collective_s(CollectiveOp::kAllGather, ep, 4 * double((moe->num_experts + 1) * p_.ep));
-  // One grouped send_receive with all partners a round.
-  const double leaving = rows / 2 * double(p_.ep - 1) / double(p_.ep);
-  const double round_s = rates_.collective_s(CollectiveOp::kSendReceive, ep, leaving * H_ * a_);
-  const auto waited = [&](double compute_s) {
-    return 2 * round_s + 2 * std::max(0.0, round_s - compute_s / 2);
-  };
-  block.forward_wait_s += counts_s + waited(block.kernels.experts_forward_s);
-  block.backward_wait_s += waited(block.kernels.experts_backward_s);
 }
 
 void Step::add_zero(Block& block, const BlockWeights& weights) const {
@@ -342,9 +210,9 @@ void Step::run() {
         clock.now += copied_s, t.weights_s += copied_s;
         if (l + 2 < L) gathered[l + 2] = clock.post(blocks_[l + 2].gather_s, p_.overlap);
       }
-      run_block(clock, b.kernels.forward_s() + b.turn_pack_s, b.forward_wait_s);
+      run_block(clock, b.kernels.forward_s() + b.waits.turn_pack_s, b.waits.forward_s);
       t.forward_s += b.kernels.forward_s();
-      t.weights_s += b.turn_pack_s;
+      t.weights_s += b.waits.turn_pack_s;
     }
     if (has_loss_) clock.now += ends_.loss_s, t.loss_s += ends_.loss_s;
     run_backward(clock, batch == 0, batch + 1 == m);
@@ -368,12 +236,12 @@ void Step::run_backward(Clock& clock, bool first, bool last) {
     // Slots of gradients are two: the sum of the block after the next has left its slot.
     if (zero_ >= 2 && l + 2 < L) t.gradients_wait_s += clock.wait(reduced[l + 2]);
     if (shape_.recompute && (l + 1 < L || !has_loss_)) {
-      run_block(clock, b.kernels.recompute_s, b.forward_wait_s);
+      run_block(clock, b.kernels.recompute_s, b.waits.forward_s);
       t.recompute_s += b.kernels.recompute_s;
     }
-    const double packed_s = b.turn_pack_s * (shape_.recompute ? 2 : 1);
+    const double packed_s = b.waits.turn_pack_s * (shape_.recompute ? 2 : 1);
     const double kept_s = b.keep_s * (first ? 2 : 3);  // copied, or added
-    run_block(clock, b.kernels.backward_s() + packed_s + kept_s, b.backward_wait_s);
+    run_block(clock, b.kernels.backward_s() + packed_s + kept_s, b.waits.backward_s);
     t.backward_s += b.kernels.backward_s();
     t.weights_s += packed_s + kept_s;
     if (zero_ == 3 && l >= 2) {
@@ -427,7 +295,7 @@ void Step::run_optimizer(Clock& clock) {
   for (size_t l = 0; l < blocks_.size(); ++l) {
     const Block& b = blocks_[l];
     const bool again = shape_.recompute && (l + 1 < blocks_.size() || !has_loss_);
-    waited += m * (b.forward_wait_s * (again ? 2 : 1) + b.backward_wait_s);
+    waited += m * (b.waits.forward_s * (again ? 2 : 1) + b.waits.backward_s);
   }
   (p_.tsp > 1  ? time_.tsp_s
    : p_.tp > 1 ? time_.tp_s
