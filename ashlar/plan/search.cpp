@@ -225,6 +225,10 @@ SearchResult search(const Recipe& base, DType compute, const MachineFile& machin
     result.num_dry_runs = stages.num_dry_runs();
     return result;
   }
+  if (options.goal == Goal::kMinMemory) {  // memory decides: only what is shown is simulated
+    sort_best(fitting, options.goal);
+    fitting.resize(std::min(fitting.size(), size_t(options.top)));
+  }
   {
     Progress progress(log, "simulated steps", int64_t(fitting.size()), "layouts");
     for (SearchedLayout& layout : fitting) {

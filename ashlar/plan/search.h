@@ -62,7 +62,7 @@ struct Neighbour {
   Why why = Why::kSlower;
   std::string reason;      // in words
   double slower = 0;       // its time over the best one's, minus 1; 0: unknown
-  int64_t over_bytes = 0;  // kMemory: more than the machine has
+  int64_t over_bytes = 0;  // kMemory: more than the machine has; goal min-memory: than the best
 };
 
 // The effect of +-10 % of a number of the profile.

@@ -85,7 +85,8 @@ class Comparison {
                                      percent(neighbour.slower), grown_part(layout, best_));
       return neighbour;
     }
-    if (stages_.memory_bytes() > 0 && !stages_.fits(layout)) {
+    const bool by_memory = stages_.options().goal == Goal::kMinMemory;
+    if ((by_memory || stages_.memory_bytes() > 0) && !stages_.fits(layout)) {
       neighbour.why = Neighbour::Why::kMemory;
       neighbour.over_bytes = layout.memory->total_bytes - stages_.memory_bytes();
       neighbour.reason =
@@ -93,11 +94,21 @@ class Comparison {
                       format_bytes(layout.memory->total_bytes), format_bytes(neighbour.over_bytes));
       return neighbour;
     }
-    judge_time(neighbour, layout);
+    by_memory ? judge_memory(neighbour, layout) : judge_time(neighbour, layout);
     return neighbour;
   }
 
  private:
+  // Where the least memory is wanted, that of both is known, and time decides nothing.
+  void judge_memory(Neighbour& neighbour, const SearchedLayout& layout) const {
+    const int64_t more = layout.memory->total_bytes - best_.memory->total_bytes;
+    neighbour.why = more == 0 ? Neighbour::Why::kEqual : Neighbour::Why::kMemory;
+    neighbour.over_bytes = more;
+    neighbour.reason =
+        more == 0 ? fmt::format("takes as much, {} by formulas", percent(neighbour.slower))
+                  : fmt::format("takes {} {}, {} by formulas", format_bytes(std::abs(more)),
+                                more > 0 ? "more" : "less", percent(neighbour.slower));
+  }
   void judge_time(Neighbour& neighbour, SearchedLayout& layout) {
     if (neighbour.slower < 0.02 && best_.step && num_simulated_ < kMostSimulated) {
       ++num_simulated_;

@@ -119,11 +119,19 @@ SimulatedStep SearchStages::simulated_on(const MachineFile& machine, const Searc
   options.ranks_per_node = options_.ranks_per_node;
   options.engine = options_.engine;
   Log silent([](std::string_view) {});
-  const sim::RankPrograms programs =
-      programs_of(recipe_of(layout.choice), compute_, options_.num_ranks, silent,
-                  options_.num_ranks > kMostReplayedRanks);
-  SimulatedStep step = simulate_step(programs, machine, options);
+  const auto simulated = [&](const Recipe& recipe) {
+    const sim::RankPrograms programs = programs_of(recipe, compute_, options_.num_ranks, silent,
+                                                   options_.num_ranks > kMostReplayedRanks);
+    return simulate_step(programs, machine, options);
+  };
   ++num_simulated_;
+  const Recipe recipe = recipe_of(layout.choice);
+  const int64_t micro_batches =
+      recipe.train.global_batch / recipe.train.micro_batch / layout.parallel.dp;
+  const auto steps = train::short_steps(recipe, layout.parallel);
+  if (!steps || micro_batches <= kMostReplayedMicroBatches) return simulated(recipe);
+  SimulatedStep step = simulated(steps->shorter);
+  grow(step, simulated(steps->longer), *steps, layout.tokens);
   return step;
 }
 

@@ -10,6 +10,8 @@ namespace ashlar::plan {
 
 // With more ranks, one of every share of the model is simulated for all with that share.
 inline constexpr int kMostReplayedRanks = 64;
+// A step of more micro-batches is extrapolated from two short ones.
+inline constexpr int64_t kMostReplayedMicroBatches = 64;
 
 class SearchStages {
  public:

@@ -161,4 +161,17 @@ SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile
   return step;
 }
 
+void grow(SimulatedStep& step, const SimulatedStep& longer, const train::ShortSteps& steps,
+          int64_t tokens) {
+  step.step_s = steps.grown(step.step_s, longer.step_s);
+  step.tokens = tokens;
+  for (size_t rank = 0; rank < step.replayed.ranks.size(); ++rank) {
+    sim::RankShare& share = step.replayed.ranks[rank];
+    for (double sim::RankShare::*part :
+         {&sim::RankShare::step_s, &sim::RankShare::compute_s, &sim::RankShare::exposed_s,
+          &sim::RankShare::waiting_s, &sim::RankShare::between_s})
+      share.*part = steps.grown(share.*part, longer.replayed.ranks[rank].*part);
+  }
+}
+
 }  // namespace ashlar::plan

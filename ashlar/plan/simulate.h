@@ -14,6 +14,7 @@
 #include "ashlar/sim/imbalance.h"
 #include "ashlar/sim/replay.h"
 #include "ashlar/spec/recipe.h"
+#include "ashlar/train/short_steps.h"
 
 namespace ashlar::plan {
 
@@ -65,6 +66,11 @@ sim::RankPrograms programs_of(FileSystem& files, const std::string& directory, L
 // Errors   kConfig: the machine lacks a number; the programs lock up.
 SimulatedStep simulate_step(const sim::RankPrograms& programs, const MachineFile& machine,
                             const SimulateOptions& options);
+
+// Makes of a simulated short step that of many micro-batches; `longer`: the second of the two that
+// stand for it (train/short_steps.h).  The whole step has that many tokens.
+void grow(SimulatedStep& step, const SimulatedStep& longer, const train::ShortSteps& steps,
+          int64_t tokens);
 
 // The timeline of a step whose spans were kept (sim/perfetto.h).
 std::string perfetto_of(const sim::RankPrograms& programs, const SimulatedStep& step);

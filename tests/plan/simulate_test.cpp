@@ -112,6 +112,39 @@ TEST(Simulate, ASlowRankMovesTheStep) {
   EXPECT_GT(slow.replayed.ranks[0].waiting_s, even.replayed.ranks[0].waiting_s + 0.5 * more_s);
 }
 
+// Two short steps stand for one of many micro-batches.
+TEST(Simulate, ALongStepGrowsFromTwoShortOnes) {
+  Log log([](std::string_view) {});
+  for (const std::vector<std::string>& layout :
+       std::vector<std::vector<std::string>>{{"parallel.zero=1"},
+                                             {"parallel.zero=3"},
+                                             {"parallel.tp=2"},
+                                             {"parallel.cp=2"},
+                                             {"parallel.pp=2"}}) {
+    SCOPED_TRACE(layout[0]);
+    std::vector<std::string> keys = {"train.micro_batch=1", "train.global_batch=128"};
+    keys.insert(keys.end(), layout.begin(), layout.end());
+    const Recipe recipe = tiny_recipe(keys);
+    const auto simulate = [&](const Recipe& r) {
+      return simulate_step(programs_of(r, DType::kF32, 2, log), small_machine(), {});
+    };
+    const auto steps = train::short_steps(recipe, resolve_parallel(recipe, 2));
+    ASSERT_TRUE(steps);
+    const SimulatedStep whole = simulate(recipe);
+    SimulatedStep grown = simulate(steps->shorter);
+    ASSERT_LT(grown.step_s, 0.5 * whole.step_s);
+    grow(grown, simulate(steps->longer), *steps, whole.tokens);
+    EXPECT_NEAR(grown.step_s, whole.step_s, 1e-3 * whole.step_s);
+    for (const int rank : whole.simulated) {
+      const sim::RankShare &a = grown.replayed.ranks[size_t(rank)],
+                           &b = whole.replayed.ranks[size_t(rank)];
+      EXPECT_NEAR(a.compute_s, b.compute_s, 1e-3 * whole.step_s) << rank;
+      EXPECT_NEAR(a.exposed_s, b.exposed_s, 1e-3 * whole.step_s) << rank;
+      EXPECT_NEAR(a.waiting_s, b.waiting_s, 1e-3 * whole.step_s) << rank;
+    }
+  }
+}
+
 // A node, and two nodes where the profile knows what links them.
 TEST(Simulate, EveryShippedMachineRunsAStep) {
   const auto files = posix_files();
