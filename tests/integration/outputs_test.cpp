@@ -78,6 +78,37 @@ std::vector<Command> commands() {
        {"layouts.json"},
        "small.toml",
        true},
+      {"plan check",
+       {"plan", "check", "recipe.toml", "--machine", "small.toml", "--json", "findings.json",
+        "model.vocab_size=321", "data.sequence_length=62", "model.moe_intermediate_size=50",
+        "model.shared_expert_intermediate_size=51"},
+       {"findings.json"},
+       "small.toml",
+       true},
+      {"plan estimate",
+       {"plan", "estimate", "recipe.toml", "--ranks", "1", "--machine", "small.toml", "--layout",
+        "train.micro_batch=1", "--layout", "train.micro_batch=2", "--layout",
+        "train.recompute=true", "--json", "estimates.json"},
+       {"estimates.json"},
+       "small.toml",
+       true},
+      {"plan widths",
+       {"plan", "widths", "recipe.toml", "--machine", "small.toml", "--machine", "h100",
+        "--tolerance", "0.5", "--svg", "widths.svg", "--json", "widths.json"},
+       {"widths.svg", "widths.json"},
+       "small.toml",
+       true},
+      {"plan compare",
+       {"plan", "compare", "run", "simulated.json", "--json", "parts.json"},
+       {"parts.json"},
+       "simulated.json",
+       true},
+      {"plan calibrate",
+       {"plan", "calibrate", "recipe.toml", "--machine", "small.toml", "--json", "factors.json"},
+       {"factors.json"},
+       "small.toml",
+       true,
+       false},
       {"plan schedule",
        {"plan", "schedule", "--stages", "2", "--micro-batches", "4", "--svg", "plan.svg"},
        {"plan.svg"},
@@ -128,11 +159,13 @@ std::vector<Command> commands() {
 
 void prepare_all(const Scratch& scratch) {
   prepare_text(scratch);
-  run_ok(scratch, train_args({"train.steps=1"}));
+  run_ok(scratch, train_args({"train.steps=2", "train.trace_steps=1"}));
   run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
   fs::copy_file(kData + "/vectors/stones.txt", scratch / "corpus.txt");
   fs::copy_file(kData + "/recipes/tiny.toml", scratch / "recipe.toml");
   fs::copy_file(kData + "/recorded_steps/machine.toml", scratch / "small.toml");
+  run_ok(scratch, {"plan", "simulate", "recipe.toml", "--ranks", "1", "--machine", "small.toml",
+                   "--perfetto", "simulated.json"});
   run_ok(scratch,
          {"tokenizer", "train", "--input", "corpus.txt", "--vocab", "320", "--out", "tok.model"});
 }
