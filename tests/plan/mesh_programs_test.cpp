@@ -142,6 +142,36 @@ INSTANTIATE_TEST_SUITE_P(
                     LumpCase{"dp_ep", {"parallel.zero=0", "parallel.ep=2"}, 2}),
     [](const testing::TestParamInfo<LumpCase>& info) { return info.param.name; });
 
+// All ranks with the same experts have their load, so one of them stands for all.
+TEST(LumpedRanks, HaveTheLoadsOfTheirExperts) {
+  Log log = silent();
+  MachineFile slow = cluster();  // whose products take longer than its messages
+  slow.profile.set("compute.achievable_fp32",
+                   {0.001, "TFLOP/s", machine::Origin::kMeasured, "", "", 0});
+  for (const Overrides& layout : std::vector<Overrides>{{"parallel.ep=2"},
+                                                        {"parallel.ep=4", "parallel.tp=2"},
+                                                        {"parallel.ep=4", "parallel.cp=2"}}) {
+    Overrides overrides = {"train.global_batch=32", "data.num_streams=32", "optim.matrices=adamw",
+                           "parallel.zero=0"};
+    overrides.insert(overrides.end(), layout.begin(), layout.end());
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    const Recipe recipe = recipe_with(overrides);
+    const sim::RankPrograms whole = programs_of(recipe, DType::kF32, 16, log),
+                            lumped = programs_of(recipe, DType::kF32, 16, log, true);
+    const double even_s = simulate_step(whole, slow, {}).step_s;
+    SimulateOptions hot, loads;
+    hot.imbalance.hot = 2.5;
+    sim::ExpertLoads& counts = loads.imbalance.loads.emplace();
+    for (int32_t block = 0; block < int32_t(recipe.model.num_hidden_layers); ++block)
+      counts[block] = {7, 1, double(1 + block), 3};
+    for (const SimulateOptions& options : {hot, loads}) {
+      const double all_s = simulate_step(whole, slow, options).step_s;
+      EXPECT_GT(all_s, 1.05 * even_s);
+      EXPECT_NEAR(simulate_step(lumped, slow, options).step_s, all_s, 1e-9 * all_s);
+    }
+  }
+}
+
 TEST(LumpedRanks, WithShardsOfUnlikeLengthsAreNear) {
   Log log = silent();
   const Recipe recipe = recipe_with(
