@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "ashlar/core/error.h"
-#include "ashlar/machine/collective_laws.h"
 
 namespace ashlar::sim {
 namespace {
@@ -69,7 +68,7 @@ ClusterLinks::Members ClusterLinks::members_of(const RankGroup& group) const {
   return members;
 }
 
-ClusterLinks::Rates ClusterLinks::rates_of(const Members& m) const {
+machine::HopRates ClusterLinks::rates_of(const Members& m) const {
   const double node = link_ * (mesh_ ? (m.across() ? m.in_node : m.num_ranks) - 1 : 1);
   if (!m.across()) return {link_alpha_s_, node};
   const double nics = m.in_node * nic_;
@@ -80,7 +79,7 @@ ClusterLinks::Rates ClusterLinks::rates_of(const Members& m) const {
 // reach.
 OperationPart ClusterLinks::over_links(const Members& m, double hops, double bytes,
                                        double nic_share) const {
-  const Rates rates = rates_of(m);
+  const machine::HopRates rates = rates_of(m);
   OperationPart part{.latency_s = hops * rates.alpha_s, .work = bytes};
   if (bytes <= 0) return part;
   part.limit = m.across() ? 0 : rates.bytes_a_second;
@@ -96,38 +95,31 @@ OperationPart ClusterLinks::over_links(const Members& m, double hops, double byt
   return part;
 }
 
-std::vector<OperationPart> ClusterLinks::two_levels(const Members& m, double S) const {
-  const LinkLaw inner = ring_law(CollectiveOp::kReduceScatter, int64_t(m.in_node), S);
-  const LinkLaw outer = ring_law(CollectiveOp::kAllReduce, int64_t(m.num_nodes), S / m.in_node);
+machine::LinkGroup ClusterLinks::links_of(const Members& m) const {
+  const double node = link_ * (mesh_ ? m.in_node - 1 : 1);
+  return {m.num_ranks, m.num_nodes, rates_of(m), {link_alpha_s_, node}, {nic_alpha_s_, nic_}};
+}
+
+std::vector<OperationPart> ClusterLinks::two_levels(const Members& m, CollectiveOp op,
+                                                    double S) const {
+  const machine::TwoLevelLaw law =
+      machine::two_level_law(op, int64_t(m.in_node), int64_t(m.num_nodes), S);
   const Members of_a_node{
       .simulated = m.simulated, .num_ranks = m.in_first, .num_nodes = 1, .in_node = m.in_first};
-  OperationPart in_node = over_links(of_a_node, inner.hops, inner.bytes, 0);
+  OperationPart in_node = over_links(of_a_node, law.node.hops, law.node.bytes, 0);
   in_node.links.clear();
   for (const int r : m.simulated) in_node.links.push_back({device_[size_t(r)], 1});
-  OperationPart rails{.latency_s = outer.hops * nic_alpha_s_, .work = outer.bytes};
+  OperationPart rails{.latency_s = law.rail.hops * nic_alpha_s_, .work = law.rail.bytes};
   for (const int r : m.simulated) {
     rails.links.push_back({nic_up_[size_t(r)], 1});
     rails.links.push_back({nic_down_[size_t(r)], 1});
   }
   if (spine_resource_ >= 0) rails.links.push_back({spine_resource_, m.at_spine});
-  return {in_node, rails, in_node};
-}
-
-LinkAlgorithm ClusterLinks::fastest(const Members& m, double S) const {
-  const Rates rates = rates_of(m);
-  const int64_t n = int64_t(m.num_ranks);
-  const double ring_s = ring_law(CollectiveOp::kAllReduce, n, S)
-                            .time_s(rates.alpha_s, rates.bytes_a_second),
-               tree_s = tree_law(n, S).time_s(rates.alpha_s, rates.bytes_a_second);
-  if (has_levels(m)) {
-    const LinkLaw inner = ring_law(CollectiveOp::kReduceScatter, int64_t(m.in_node), S);
-    const LinkLaw outer = ring_law(CollectiveOp::kAllReduce, int64_t(m.num_nodes), S / m.in_node);
-    const double node = link_ * (mesh_ ? m.in_node - 1 : 1);
-    if (2 * inner.time_s(link_alpha_s_, node) + outer.time_s(nic_alpha_s_, nic_) <
-        std::min(ring_s, tree_s))
-      return LinkAlgorithm::kTwoLevel;
-  }
-  return tree_s < ring_s ? LinkAlgorithm::kTree : LinkAlgorithm::kRing;
+  std::vector<OperationPart> parts;
+  if (op != CollectiveOp::kAllGather) parts.push_back(in_node);
+  parts.push_back(rails);
+  if (op != CollectiveOp::kReduceScatter) parts.push_back(in_node);
+  return parts;
 }
 
 std::vector<OperationPart> ClusterLinks::parts(const RankGroup& group,
@@ -136,7 +128,7 @@ std::vector<OperationPart> ClusterLinks::parts(const RankGroup& group,
   const Members m = members_of(group);
   const int64_t n = int64_t(group.ranks.size());
   const double S = double(operation.bytes);
-  const Rates rates = rates_of(m);
+  const machine::HopRates rates = rates_of(m);
   const auto over = [&](const LinkLaw& law, double nic_share) {
     return std::vector{over_links(m, law.hops, law.bytes, nic_share)};
   };
@@ -147,15 +139,15 @@ std::vector<OperationPart> ClusterLinks::parts(const RankGroup& group,
     case CollectiveOp::kBroadcast:
     case CollectiveOp::kReduce:
       return over(pipelined_law(n, S, rates.alpha_s, rates.bytes_a_second), 1 / m.in_node);
-    case CollectiveOp::kAllReduce: {
-      if (!algorithm) algorithm = fastest(m, S);
-      if (*algorithm == LinkAlgorithm::kTwoLevel && has_levels(m)) return two_levels(m, S);
-      return over(*algorithm == LinkAlgorithm::kTree ? tree_law(n, S)
-                                                     : ring_law(CollectiveOp::kAllReduce, n, S),
-                  1 / m.in_node);
+    default: {
+      const machine::LinkGroup links = links_of(m);
+      if (!algorithm) algorithm = machine::fastest_law(operation.op, links, S).algorithm;
+      if (*algorithm == LinkAlgorithm::kTwoLevel && links.has_levels())
+        return two_levels(m, operation.op, S);
+      return over(
+          *algorithm == LinkAlgorithm::kTree ? tree_law(n, S) : ring_law(operation.op, n, S),
+          1 / m.in_node);
     }
-    default:
-      return over(ring_law(operation.op, n, S), 1 / m.in_node);
   }
 }
 

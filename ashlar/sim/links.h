@@ -3,9 +3,8 @@
 // carries less than all of them.
 //
 //   in a node    a ring over the links that a group of n uses (machine/laws.h, node_ceiling)
-//   over nodes   a ring over all NICs of the group's ranks; for all_reduce, a tree or two levels
-//                (reduce_scatter in the node, all_reduce on each rail, all_gather in the node) if
-//                that is faster, as libraries choose
+//   over nodes   a ring over all NICs of the group's ranks; for all_reduce and its halves, a tree
+//                or two levels if that is faster, as libraries choose (machine/collective_laws.h)
 //   latency      hops times that of the worst edge, so a group over more nodes takes longer, small
 //                messages too
 #pragma once
@@ -13,12 +12,13 @@
 #include <optional>
 #include <vector>
 
+#include "ashlar/machine/collective_laws.h"
 #include "ashlar/machine/profile.h"
 #include "ashlar/sim/costs.h"
 
 namespace ashlar::sim {
 
-enum class LinkAlgorithm : uint8_t { kRing, kTree, kTwoLevel };
+using machine::LinkAlgorithm;
 
 class ClusterLinks {
  public:
@@ -30,7 +30,7 @@ class ClusterLinks {
   ClusterLinks(const machine::Profile& profile, const RankPrograms& programs, int ranks_per_node);
 
   void build(FlowSets& sets);
-  // algorithm: of an all_reduce over nodes; empty: the fastest.
+  // algorithm: of an all_reduce or one of its halves; empty: the fastest.
   std::vector<OperationPart> parts(const RankGroup& group, const RankOperation& operation,
                                    std::optional<LinkAlgorithm> algorithm = {}) const;
   OperationPart message(int from, int to, double bytes) const;
@@ -38,9 +38,6 @@ class ClusterLinks {
   int node_of(int rank) const { return rank / ranks_per_node_; }
 
  private:
-  struct Rates {
-    double alpha_s = 0, bytes_a_second = 0;
-  };
   // A group, counted once.
   struct Members {
     const std::vector<int>& simulated;
@@ -52,12 +49,9 @@ class ClusterLinks {
   };
   Members members_of(const RankGroup& group) const;
   OperationPart over_links(const Members&, double hops, double bytes, double nic_share) const;
-  Rates rates_of(const Members&) const;
-  std::vector<OperationPart> two_levels(const Members&, double S) const;
-  LinkAlgorithm fastest(const Members&, double S) const;
-  static bool has_levels(const Members& m) {
-    return m.across() && m.in_node > 1 && m.in_node == double(int64_t(m.in_node));
-  }
+  machine::HopRates rates_of(const Members&) const;
+  machine::LinkGroup links_of(const Members&) const;
+  std::vector<OperationPart> two_levels(const Members&, machine::CollectiveOp op, double S) const;
 
   const int num_ranks_, ranks_per_node_;
   double ranks_for_each_ = 1;

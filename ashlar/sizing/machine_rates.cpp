@@ -174,20 +174,14 @@ double MachineRates::by_law_s(CollectiveOp op, const RankSpan& group, double S) 
     // Bytes that leave the node pass the NIC of their rank.
     const machine::LinkLaw law = machine::ring_law(op, group.ranks, S);
     const double beyond = (n - g) / (n - 1);
-    const double inside_s = node > 0 ? law.bytes / (link_ * (mesh_ ? g - 1 : 1)) : 0;
+    const double inside_s = node > 0 ? law.bytes / node : 0;
     return law.hops * alpha +
            (across ? std::max(inside_s, law.bytes * beyond / nic_) : law.bytes / node);
   }
   if (op == CollectiveOp::kBroadcast || op == CollectiveOp::kReduce)
     return machine::pipelined_law(group.ranks, S, alpha, rate).time_s(alpha, rate);
-  const double ring_s = machine::ring_law(op, group.ranks, S).time_s(alpha, rate);
-  if (op != CollectiveOp::kAllReduce) return ring_s;
-  const double flat_s = std::min(ring_s, machine::tree_law(group.ranks, S).time_s(alpha, rate));
-  if (!across || g <= 1 || g != std::floor(g)) return flat_s;
-  const double inner_s =
-      machine::ring_law(CollectiveOp::kReduceScatter, int64_t(g), S).time_s(link_alpha_s_, node);
-  const double outer_s = machine::ring_law(op, group.nodes, S / g).time_s(nic_alpha_s_, nic_);
-  return std::min(flat_s, 2 * inner_s + outer_s);
+  const machine::LinkGroup on{n, nodes, {alpha, rate}, {link_alpha_s_, node}, {nic_alpha_s_, nic_}};
+  return machine::fastest_law(op, on, S).time_s;
 }
 
 double MachineRates::collective_s(CollectiveOp op, const RankSpan& group, double S) const {

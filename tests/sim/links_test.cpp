@@ -129,6 +129,35 @@ TEST(Links, TwoLevelsTakeTheTimeOfTheFormula) {
   EXPECT_EQ(time_s(profile, 16, {{CollectiveOp::kAllReduce, first(16)}}, kMiB64), fastest_s);
 }
 
+// A reduce_scatter: in the node over S, then on every rail over S / 8; an all_gather the other way.
+TEST(Links, HalvesOfAnAllReduceTakeTwoLevelsToo) {
+  machine::Profile profile = cluster();
+  profile.set("topology.link", number(313, "GB/s"));
+  profile.set("topology.nic", number(50, "GB/s"));
+  const auto alone = [&](CollectiveOp op, int nodes, int64_t bytes,
+                         std::optional<LinkAlgorithm> algorithm = {}) {
+    return time_s(profile, 8 * nodes, {{op, first(8 * nodes)}}, bytes, algorithm);
+  };
+  for (const int nodes : {2, 5, 128}) {
+    const double N = nodes, S = kMiB64;
+    const double node_s = 7 * 5e-6 + 7.0 / 8 * S / 313e9;
+    const double rail_s = (N - 1) * 10e-6 + (N - 1) / N * S / 8 / 50e9;
+    const double ring_s = (8 * N - 1) * 10e-6 + (8 * N - 1) / (8 * N) * S / 313e9;
+    for (const CollectiveOp op : {CollectiveOp::kReduceScatter, CollectiveOp::kAllGather}) {
+      const double two_s = alone(op, nodes, kMiB64, LinkAlgorithm::kTwoLevel);
+      EXPECT_NEAR(two_s, node_s + rail_s, 1e-9 * two_s) << nodes;
+      EXPECT_NEAR(alone(op, nodes, kMiB64, LinkAlgorithm::kRing), ring_s, 1e-9 * ring_s) << nodes;
+      EXPECT_EQ(alone(op, nodes, kMiB64), two_s) << nodes;  // which has fewer hops
+    }
+    const double both_s = alone(CollectiveOp::kAllReduce, nodes, kMiB64, LinkAlgorithm::kTwoLevel);
+    EXPECT_NEAR(both_s, 2 * (node_s + rail_s), 1e-9 * both_s) << nodes;
+  }
+  // The bytes of a large array pass one link after the other, in a flat ring both at once.
+  constexpr int64_t kLarge = int64_t{4} << 30;
+  EXPECT_EQ(alone(CollectiveOp::kAllGather, 2, kLarge),
+            alone(CollectiveOp::kAllGather, 2, kLarge, LinkAlgorithm::kRing));
+}
+
 TEST(Links, AMeshGivesAGroupALinkToEachOfItsRanks) {
   machine::Profile profile = cluster();
   profile.links = machine::NodeLinks::kMesh;

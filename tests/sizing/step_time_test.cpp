@@ -67,6 +67,29 @@ TEST(StepTime, ABf16StreamHalvesWhatRecomputationKeeps) {
                    2 * streams * tokens * double(narrow.model.hidden_size));
 }
 
+// On 2 nodes of 8 A100: 200 GB/s and 10 us inside, see machines/a100-dgx.toml for the rest.
+TEST(MachineRates, HalvesOfAnAllReduceTakeTwoLevelsToo) {
+  const machine::Profile profile = dgx();
+  const auto rate = [&](const std::string& key) {
+    const auto* usable = profile.find("topology." + key + "_usable");
+    return 1e9 * profile.need("topology." + key).value * (usable ? usable->value : 1);
+  };
+  const auto latency_s = [&](const std::string& key) {
+    return 1e-6 * profile.need("topology." + key + "_latency").value;
+  };
+  const double S = 1 << 20, N = 32;
+  const MachineRates rates(profile, {}, 8 * int64_t(N), true);
+  const RankSpan all = rates.group(8 * int64_t(N), 1);
+  ASSERT_EQ(all.nodes, int64_t(N));
+  const double half_s = 7 * latency_s("link") + 7.0 / 8 * S / rate("link") +
+                        (N - 1) * latency_s("nic") + (N - 1) / N * S / 8 / rate("nic");
+  using machine::CollectiveOp;
+  for (const CollectiveOp op : {CollectiveOp::kReduceScatter, CollectiveOp::kAllGather})
+    EXPECT_NEAR(rates.collective_s(op, all, S), half_s, 1e-9 * half_s);
+  // A tree has fewer hops than both halves, and more bytes.
+  EXPECT_LT(rates.collective_s(CollectiveOp::kAllReduce, all, S), 2 * half_s);
+}
+
 TEST(StepTime, SameInputSameBits) {
   const std::vector<std::string> keys = {"parallel.zero=2"};
   EXPECT_EQ(time_of("zaya1-8b", keys, 16).total_s, time_of("zaya1-8b", keys, 16).total_s);
