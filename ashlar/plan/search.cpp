@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <set>
 
 #include "ashlar/core/error.h"
 #include "ashlar/plan/search_stages.h"
@@ -14,13 +14,9 @@ namespace {
 
 constexpr size_t kExpandedFrames = 300;  // whose details are looked at
 constexpr int kMostDryRuns = 60;         // before the smallest layouts are tried instead
-constexpr size_t kSmallest = 12;         // layouts of least memory that are tried
+constexpr int kSmallest = 12;            // layouts of least memory that are tried
 
 using Layouts = std::vector<SearchedLayout>;
-
-double time_of_token(const SearchedLayout& layout) {
-  return layout.time.total_s / double(layout.tokens);
-}
 
 int64_t reach_of(const SearchedLayout& layout, Goal goal) {
   return goal == Goal::kMaxSequence     ? layout.sequence_length
@@ -38,7 +34,7 @@ void sort_by_goal(Layouts& layouts, Goal goal) {
   if (goal == Goal::kMinMemory) return sort_by_memory(layouts);
   std::stable_sort(layouts.begin(), layouts.end(), [goal](const auto& a, const auto& b) {
     const int64_t x = reach_of(a, goal), y = reach_of(b, goal);
-    return x != y ? x > y : time_of_token(a) < time_of_token(b);
+    return x != y ? x > y : a.promise_s / double(a.tokens) < b.promise_s / double(b.tokens);
   });
 }
 
@@ -57,9 +53,11 @@ class Search {
     ASHLAR_REQUIRE(!frames.empty() || smallest_, kConfig,
                    "{} ranks cannot share this recipe in any way; the rule of the last layout: {}",
                    stages_.options().num_ranks, last_refusal_);
+    for (SearchedLayout& frame : frames) frame.promise_s = stages_.promise_s(frame);
     sort_by_goal(frames, goal());
     Layouts all;
     for (size_t i = 0; i < frames.size(); ++i) {
+      frames[i].promise_s = frames[i].time.total_s;
       if (i >= kExpandedFrames) {
         all.push_back(std::move(frames[i]));
         continue;
@@ -114,6 +112,7 @@ class Search {
       return;
     }
     SearchedLayout& layout = *judged.layout;
+    layout.promise_s = layout.time.total_s;
     if (!smallest_ || layout.formula_bytes < smallest_->formula_bytes) smallest_ = layout;
     if (!stages_.may_fit(layout)) {
       ++result_.num_formula;
@@ -131,7 +130,7 @@ class Search {
 
   bool smallest_fits(Layouts group) {
     sort_by_memory(group);
-    for (size_t i = 0; i < std::min(kSmallest, group.size()); ++i)
+    for (size_t i = 0; i < std::min(size_t(kSmallest), group.size()); ++i)
       if (try_layout(group[i])) return true;
     return false;
   }
@@ -146,18 +145,31 @@ class Search {
     });
   }
 
+  // Takes the first layout that fits of those that differ in details alone, and the others only
+  // where too few are left.
   void take_fitting(Layouts& group, Layouts& fitting, Progress& progress) {
-    const auto take = [&](Layouts& from, size_t most) {
-      for (size_t i = 0; i < std::min(most, from.size()); ++i) {
+    std::set<LayoutChoice> taken;  // frames
+    std::vector<bool> tried(group.size());
+    const auto take = [&](bool others, int most) {
+      int num_tries = 0;
+      for (size_t i = 0; i < group.size() && num_tries < most; ++i) {
+        const LayoutChoice frame = stages_.space().frame_of(group[i].choice);
+        if (tried[i] || (!others && taken.contains(frame))) continue;
         if (int(fitting.size()) >= stages_.options().num_simulated) return;
-        if (try_layout(from[i]) && !is_known(fitting, from[i])) fitting.push_back(from[i]);
+        ++num_tries;
+        tried[i] = true;
+        if (try_layout(group[i]) && !is_known(fitting, group[i])) {
+          fitting.push_back(group[i]);
+          taken.insert(frame);
+        }
         progress.set(stages_.num_dry_runs());
       }
     };
-    take(group, kMostDryRuns);
-    if (!fitting.empty()) return;
+    take(false, kMostDryRuns);
+    if (!fitting.empty()) return take(true, kMostDryRuns);
     sort_by_memory(group);
-    take(group, kSmallest);
+    tried.assign(group.size(), false);
+    take(true, kSmallest);
   }
 
   SearchStages& stages_;

@@ -7,7 +7,7 @@
 //   formulas     memory and time in closed form (sizing/step_time.h); memory only cuts what is
 //                above the machine's by more than the formulas were ever wrong
 //   dry runs     exact memory of the fullest ranks, in the order of the formulas' times, until
-//                enough layouts fit
+//                enough layouts fit that differ in more than details
 //   simulation   the step of these (plan/simulate.h)
 //
 // Everything is deterministic: the same input gives the same answer.
@@ -47,6 +47,7 @@ struct SearchedLayout {
   ParallelSpec parallel;                                     // resolved
   int64_t micro_batch = 1, sequence_length = 1, tokens = 0;  // tokens of a step
   sizing::StepTime time;                                     // in closed form
+  double promise_s = 0;  // in closed form, with the best size of buckets
   double formula_bytes = 0;
   std::optional<RankMemory> memory;
   std::optional<SimulatedStep> step;

@@ -167,6 +167,12 @@ LayoutChoice SearchSpace::canonical(LayoutChoice choice) const {
   return choice;
 }
 
+LayoutChoice SearchSpace::frame_of(LayoutChoice choice) const {
+  for (size_t key = 0; key < choice.size(); ++key)
+    if (is_detail(key)) choice[key] = 0;
+  return choice;
+}
+
 void SearchSpace::frames_from(size_t key, LayoutChoice& choice,
                               const std::function<void(const LayoutChoice&)>& visit) const {
   if (key == kTpKey + 1 && !divides(choice)) return;

@@ -56,6 +56,8 @@ class SearchSpace {
   std::string text_of(size_t key, uint8_t value) const;
   // The choice in which keys that mean nothing have the recipe's values.
   LayoutChoice canonical(LayoutChoice choice) const;
+  // The same choice with the recipe's details.
+  LayoutChoice frame_of(LayoutChoice choice) const;
   // The product of the degrees divides the number of ranks.
   bool divides(const LayoutChoice& choice) const;
 

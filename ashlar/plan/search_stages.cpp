@@ -10,9 +10,11 @@
 namespace ashlar::plan {
 namespace {
 
-// Bucket sizes beside the recipe's.
-std::vector<int64_t> bucket_sizes() {
-  return {int64_t{8} << 20, int64_t{32} << 20, int64_t{128} << 20};
+// Bucket sizes beside the recipe's.  In a large world every operation has many hops.
+std::vector<int64_t> bucket_sizes(int num_ranks) {
+  constexpr int64_t kMiB = 1 << 20;
+  if (num_ranks <= kMostReplayedRanks) return {8 * kMiB, 32 * kMiB, 128 * kMiB};
+  return {32 * kMiB, 128 * kMiB, 1024 * kMiB};
 }
 
 // The times of the first of these ranks that was replayed, or of another of its stage.
@@ -48,7 +50,7 @@ SearchStages::SearchStages(const Recipe& base, DType compute, const MachineFile&
       options_(options),
       compute_(compute),
       log_(log),
-      space_(base, options.num_ranks, options.goal, options.fixed, bucket_sizes()),
+      space_(base, options.num_ranks, options.goal, options.fixed, bucket_sizes(options.num_ranks)),
       rates_(machine.profile, machine.kernels, options.num_ranks, compute == DType::kBF16,
              options.ranks_per_node),
       sizes_(machine.profile, options.ranks_per_node),
@@ -63,6 +65,18 @@ Recipe SearchStages::recipe_of(const LayoutChoice& choice) const {
 
 sizing::StepShape SearchStages::shape_of(const SearchedLayout& layout) const {
   return sizing::step_shape(recipe_of(layout.choice), layout.parallel, compute_ == DType::kBF16);
+}
+
+double SearchStages::promise_s(const SearchedLayout& layout) const {
+  double least_s = layout.time.total_s;
+  sizing::StepShape shape = shape_of(layout);
+  for (const KeyValue& value : space_.keys()[space_.index_of("parallel.bucket_bytes")].values) {
+    const auto* bytes = std::get_if<int64_t>(&value);
+    if (!bytes || *bytes == layout.parallel.bucket_bytes) continue;
+    shape.parallel.bucket_bytes = *bytes;
+    least_s = std::min(least_s, sizing::step_time(shape, rates_).total_s);
+  }
+  return least_s;
 }
 
 std::string SearchStages::links_problem(const LayoutChoice& choice) const {

@@ -29,6 +29,8 @@ class SearchStages {
     std::optional<SearchedLayout> layout;
   };
   Judged judge(const LayoutChoice& choice) const;
+  // The least time in closed form over all sizes of buckets; everything else stays.
+  double promise_s(const SearchedLayout& layout) const;
   // The refusal of a choice by links alone, which takes no recipe; "" if there is none.
   std::string links_problem(const LayoutChoice& choice) const;
 

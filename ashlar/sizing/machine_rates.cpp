@@ -170,8 +170,9 @@ double MachineRates::by_law_s(CollectiveOp op, const RankSpan& group, double S) 
   const bool across = group.nodes > 1;
   const double alpha = across ? nic_alpha_s_ : link_alpha_s_;
   const double rate = !across ? node : g > 1 && node > 0 ? std::min(node, g * nic_) : g * nic_;
-  if (op == CollectiveOp::kAllToAll || op == CollectiveOp::kAllToAllV) {
-    // Bytes that leave the node pass the NIC of their rank.
+  if (op == CollectiveOp::kAllToAll || op == CollectiveOp::kAllToAllV ||
+      op == CollectiveOp::kSendReceive) {
+    // With all partners at once; bytes that leave the node pass the NIC of their rank.
     const machine::LinkLaw law = machine::ring_law(op, group.ranks, S);
     const double beyond = (n - g) / (n - 1);
     const double inside_s = node > 0 ? law.bytes / node : 0;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/json.h"
+#include "ashlar/core/text.h"
 #include "ashlar/plan/mesh.h"
 #include "ashlar/plan/search_stages.h"
 #include "tests/plan/small_machine.h"
@@ -208,6 +209,50 @@ TEST(Search, NoPlanUsesAPartOfAMeshUnlessForced) {
   const SearchResult forced = search_tiny(machine, small_options({"parallel.tp=2"}));
   ASSERT_FALSE(forced.best.empty());
   EXPECT_EQ(forced.best[0].parallel.tp, 2);
+}
+
+// The usual choice: what fits with ZeRO 1 trains in pure data parallelism with ZeRO 1.  In a large
+// world that takes large buckets, and sums whose hops do not grow with the ranks.
+TEST(Search, WhatFitsWithZero1TrainsInPureDataParallelism) {
+  const auto files = posix_files();
+  const MachineFile machine = read_machine(*files, "mi300x-pollara");
+  Log log([](std::string_view) {});
+  for (const int num_ranks : {8, 1024}) {
+    SearchOptions options = small_options({"parallel.cp=1", "parallel.tsp=1", "parallel.muon=auto",
+                                           "parallel.zero_layout=contiguous"});
+    options.num_ranks = num_ranks;
+    options.num_simulated = 6;
+    std::vector<std::string> keys = options.fixed;
+    keys.push_back(fmt::format("train.global_batch={}", 4 * num_ranks));
+    const Recipe recipe =
+        train::read_recipe(*files, ASHLAR_FIXTURES "/../../recipes/llama3-8b.toml", keys);
+    const SearchResult result = search(recipe, DType::kBF16, machine, options, log);
+    ASSERT_FALSE(result.best.empty());
+    const ParallelSpec& best = result.best[0].parallel;
+    EXPECT_EQ(best.dp, num_ranks) << result.best[0].keys;
+    EXPECT_EQ(best.zero, 1) << result.best[0].keys;
+    if (num_ranks > kMostReplayedRanks) {
+      EXPECT_EQ(best.bucket_bytes, int64_t{1} << 30);
+    }
+  }
+}
+
+// The list of layouts to simulate does not fill with variants of one of them.
+TEST(Search, LayoutsThatDifferInDetailsAloneAreSimulatedOnce) {
+  const MachineFile machine = machine_to_search();
+  SearchOptions options = small_options();
+  options.num_simulated = options.top = 8;
+  const SearchResult result = search_tiny(machine, options);
+  const SearchSpace space(tiny_recipe({}), 4, Goal::kTime, {}, {});
+  std::set<std::string> frames;
+  for (const SearchedLayout& layout : result.best) {
+    std::string frame;
+    for (const std::string& key : split(layout.keys, ' '))
+      if (!key.empty() && !space.is_detail(space.index_of(key.substr(0, key.find('=')))))
+        frame += key + ' ';
+    EXPECT_TRUE(frames.insert(frame).second) << layout.keys;
+  }
+  EXPECT_EQ(frames.size(), 8u);
 }
 
 }  // namespace
