@@ -293,18 +293,15 @@ int64_t Group::trace_post(const Operation& operation) {
 // Equal counts add nothing to the bytes of the whole, and are left out.
 void Group::trace_counts(int64_t event, const Operation& operation) {
   const std::span<const int64_t> counts = operation.send_counts;
-  const auto add = [&](size_t rank, bool sends, int64_t count) {
-    const int64_t bytes = count * size_of(operation.in.dtype);
-    world_.trace.add_message(event, {world_ranks_[rank], sends, bytes});
-  };
+  const int64_t size = size_of(operation.in.dtype);
   if (operation.op == Op::kAllToAll) {
     for (size_t r = 0; r < counts.size(); ++r) {
-      add(r, true, counts[r]);
-      add(r, false, operation.receive_counts[r]);
+      world_.trace.add_message(event, {world_ranks_[r], true, counts[r] * size});
+      world_.trace.add_message(event, {world_ranks_[r], false, operation.receive_counts[r] * size});
     }
   } else if (std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to()) !=
              counts.end()) {
-    for (size_t r = 0; r < counts.size(); ++r) add(r, false, counts[r]);
+    world_.trace.add_chunks(event, counts, size);
   }
 }
 

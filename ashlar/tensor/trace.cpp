@@ -52,6 +52,7 @@ void Trace::start(std::optional<TraceRoom> room) {
 void Trace::clear() {
   events_.clear();
   messages_.clear();
+  chunk_lists_.clear();
   dims_.clear();
   for (const auto& lane : lanes_) lane->clear();
 }
@@ -111,6 +112,33 @@ void Trace::add_message(int64_t event, const TraceMessage& message) {
   if (event < 0) return;
   ASHLAR_ASSERT(event + 1 == events_.size());
   if (messages_.add(message) >= 0) ++events_.list.back().num_items;
+}
+
+void Trace::add_chunks(int64_t event, std::span<const int64_t> counts, int64_t bytes_each) {
+  if (event < 0) return;
+  ASHLAR_ASSERT(event + 1 == events_.size());
+  TraceEvent& post = events_.list.back();
+  const std::vector<int>& ranks = group(post.group).world_ranks;
+  ASHLAR_ASSERT(counts.size() == ranks.size() && post.num_items == 0);
+  const auto chunk = [&](size_t r) {
+    return TraceMessage{ranks[r], false, counts[r] * bytes_each};
+  };
+  uint64_t key = uint64_t(post.group);
+  for (const int64_t count : counts)
+    key = (key ^ uint64_t(count * bytes_each)) * 0x9E3779B97F4A7C15u ^ key >> 29;
+  if (const auto found = chunk_lists_.find(key); found != chunk_lists_.end()) {
+    const TraceMessage* stored = messages_.list.data() + found->second;
+    size_t r = 0;
+    while (r < counts.size() && stored[r] == chunk(r)) ++r;
+    if (r == counts.size()) {
+      post.first_item = found->second;
+      post.num_items = int32_t(counts.size());
+      return;
+    }
+  }
+  for (size_t r = 0; r < counts.size(); ++r)
+    if (messages_.add(chunk(r)) >= 0) ++post.num_items;
+  if (post.num_items == int32_t(counts.size())) chunk_lists_.emplace(key, post.first_item);
 }
 
 void Trace::add_dims(int64_t event, const TraceDims& dims) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 namespace ashlar {
 namespace {
 
@@ -43,6 +47,39 @@ TEST(Trace, DropsAndCountsWhatHasNoRoom) {
   EXPECT_EQ(trace.events().size(), 0u);
   EXPECT_EQ(trace.num_dropped(), 0);
   EXPECT_EQ(trace.index_of("a"), name);
+}
+
+TEST(Trace, StoresEqualListsOfChunksOnce) {
+  Trace trace;
+  const int16_t three = trace.add_group({"data", {4, 6, 8}, -1}),
+                two = trace.add_group({"pair", {4, 6}, -1});
+  const auto post = [&](int16_t group, std::vector<int64_t> counts, int64_t bytes_each) {
+    const int64_t event = trace.begin({.kind = Kind::kPost, .group = group});
+    trace.add_chunks(event, counts, bytes_each);
+    return trace.messages(trace.events().back());
+  };
+  const auto is = [](std::span<const TraceMessage> chunks, std::vector<TraceMessage> wanted) {
+    return std::ranges::equal(chunks, wanted);
+  };
+  trace.start(TraceRoom{.events = 9, .messages = 3 + 3 + 2 + 1});
+  const std::vector<TraceMessage> one = {{4, false, 40}, {6, false, 20}, {8, false, 0}};
+  const auto first = post(three, {10, 5, 0}, 4);
+  EXPECT_TRUE(is(first, one));
+  const auto other = post(three, {5, 10, 0}, 4);
+  EXPECT_TRUE(is(other, {{4, false, 20}, {6, false, 40}, {8, false, 0}}));
+  const auto again = post(three, {20, 10, 0}, 2);
+  EXPECT_TRUE(is(again, one));
+  EXPECT_EQ(again.data(), first.data());
+  EXPECT_TRUE(is(post(two, {10, 5}, 4), {{4, false, 40}, {6, false, 20}}));
+  EXPECT_EQ(trace.size().messages, 8);
+
+  // A list that does not fit is cut, counted, and not stored as a whole one.
+  EXPECT_EQ(post(three, {1, 2, 3}, 4).size(), 1u);
+  EXPECT_EQ(post(three, {1, 2, 3}, 4).size(), 0u);
+  EXPECT_EQ(trace.num_dropped(), 5);
+
+  trace.clear();
+  EXPECT_TRUE(is(post(three, {1, 2, 3}, 4), {{4, false, 4}, {6, false, 8}, {8, false, 12}}));
 }
 
 TEST(Trace, GrowsWhereNoLaneHasAThread) {
