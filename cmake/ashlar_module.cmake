@@ -55,7 +55,7 @@ endfunction()
 function(ashlar_module NAME)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;TEST_USES;ROOMS;LIBRARIES;TEST_LIBRARIES;SHARDED_SUITES")
   file(GLOB_RECURSE SOURCES CONFIGURE_DEPENDS ashlar/${NAME}/*.cpp)
-  list(FILTER SOURCES EXCLUDE REGEX "/main\\.cpp$")
+  list(FILTER SOURCES EXCLUDE REGEX "/main\\.cpp$|/kernels/gpu/")  # of the latter: gpu.cmake
   list(TRANSFORM ARG_USES PREPEND "ashlar_" OUTPUT_VARIABLE USED)
   list(TRANSFORM ARG_TEST_USES PREPEND "ashlar_" OUTPUT_VARIABLE TEST_USED)
   add_library(ashlar_${NAME} STATIC ${SOURCES})

@@ -70,6 +70,6 @@ while IFS= read -r line; do
   fail "$line: a contract may not look at a device; only an implementation may"
 done < <(grep -nE '\<meta\(\)|\<device\>|\<Device::' ashlar/kernels/*.cpp)
 while IFS= read -r line; do
-  fail "$line: kernels are called by kernels/X.h; kernels/cpu is behind it"
-done < <(grep -rnE '^#include "ashlar/kernels/cpu/' ashlar --include='*.h' --include='*.cpp' | grep -v '^ashlar/kernels/')
+  fail "$line: kernels are called by kernels/X.h; kernels/cpu and kernels/gpu are behind it"
+done < <(grep -rnE '^#include "ashlar/kernels/(cpu|gpu)/' ashlar --include='*.h' --include='*.cpp' | grep -v '^ashlar/kernels/')
 exit $status

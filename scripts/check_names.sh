@@ -22,12 +22,12 @@ foreign_names='
 AutoTokenizer DeepSeek DeepSeekMoE DeepSpeed DeltaNet MegaBlocks PipeDream PyTorch RetNet
 _tile_loadconfig btl_tcp_if_include c_end padding_idx wall_time file_version SessionLog normalizer_spec
 t_muted t_overlapped t_waiting kat_vectors TinyLlama modeling_rope_utils huggingface_hub load_balancing_loss_func
-opt_state BabelStream
+opt_state BabelStream ThreadSanitizer
 '
 status=0
 tags=$(mktemp)
 trap 'rm -f "$tags"' EXIT
-ctags -f "$tags" --languages=C++ --langmap=C++:.cpp.h --kinds-C++=fsgct --fields=+neK -R ashlar
+ctags -f "$tags" --languages=C++ --langmap=C++:.cpp.h.cu --kinds-C++=fsgct --fields=+neK -R ashlar
 
 awk -F'\t' -v listed="$long_functions" '
   BEGIN { n = split(listed, lines, "\n"); for (i = 1; i <= n; ++i) if (split(lines[i], w, / +/) && w[1] != "") allowed[w[1]] = 1 }
@@ -63,7 +63,7 @@ awk -F'\t' '
   }' "$tags" || status=1
 
 # Twice over all sources: first for what the code names, then for what comments name.
-sources=$(find ashlar tests -name '*.h' -o -name '*.cpp' | sort)
+sources=$(find ashlar tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
 others=$(find scripts recipes docs -type f | sed -E 's|.*/||; s|\.[a-z]+$||')
 # shellcheck disable=SC2086
 awk -v foreign="$foreign_names $others" '

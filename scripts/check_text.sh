@@ -9,7 +9,7 @@
 set -euo pipefail
 export LC_ALL=C  # awk counts bytes
 status=0
-find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -0 awk '
+find ashlar tests \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | sort -z | xargs -0 awk '
   function columns(text) { gsub(/[\200-\277]/, "", text); return length(text) }  # of UTF-8
   FNR == 1 { before = lines[1] = lines[2] = ""; indents[1] = indents[2] = 0 }
   columns($0) > 100 && !/R"|\\"/ && !/^ *"/ { printf "%s:%d: %d columns\n", FILENAME, FNR, columns($0); bad = 1 }

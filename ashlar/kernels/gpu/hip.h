@@ -1,0 +1,165 @@
+// The half of gpu.h for AMD (gfx90a, gfx942), compiled by clang alone: the functions of the runtime
+// are declared here, and no header or device library of ROCm is read.
+#pragma once
+
+#include <string>
+
+struct dim3 {  // clang knows it by this name
+  explicit dim3(int64_t x) : x(unsigned(x)) {}
+  unsigned x, y = 1, z = 1;
+};
+extern "C" {
+int hipLaunchKernel(const void*, dim3 grid, dim3 block, void** args, size_t shared_bytes,
+                    struct ihipStream_t*);
+int hipGetDeviceCount(int*);
+int hipMalloc(void**, size_t);
+int hipFree(void*);
+int hipMemcpy(void* to, const void* from, size_t, int kind);
+const char* hipGetErrorString(int);
+}
+
+#define ASHLAR_KERNEL(max_threads) \
+  __attribute__((global, amdgpu_flat_work_group_size(1, max_threads))) void
+#define ASHLAR_DEVICE __attribute__((device, always_inline)) inline
+
+namespace ashlar::device {
+
+inline constexpr int kWarp = 64;
+using Short4 = short __attribute__((ext_vector_type(4)));
+using Float16 = float __attribute__((ext_vector_type(16)));
+using Uint4 = uint32_t __attribute__((ext_vector_type(4)));
+
+struct LaunchShape {
+  int64_t grid;
+  int block, shared_bytes;
+};
+
+ASHLAR_DEVICE int thread_index() {
+  return int(__builtin_amdgcn_workitem_id_x());
+}
+ASHLAR_DEVICE int block_index() {
+  return int(__builtin_amdgcn_workgroup_id_x());
+}
+ASHLAR_DEVICE int block_size() {
+  return int(__builtin_amdgcn_workgroup_size_x());
+}
+extern __attribute__((shared, aligned(128))) unsigned char shared_of_block[];
+ASHLAR_DEVICE std::byte* shared_memory() {
+  return (std::byte*)shared_of_block;
+}
+ASHLAR_DEVICE void sync_block() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+ASHLAR_DEVICE void sync_lanes() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+ASHLAR_DEVICE float bits_to_float(uint32_t u) {
+  return __builtin_bit_cast(float, u);
+}
+ASHLAR_DEVICE uint32_t float_to_bits(float x) {
+  return __builtin_bit_cast(uint32_t, x);
+}
+ASHLAR_DEVICE float lane_xor(float x, int mask) {
+  const int from = (thread_index() % kWarp) ^ mask;
+  return bits_to_float(uint32_t(__builtin_amdgcn_ds_bpermute(4 * from, int(float_to_bits(x)))));
+}
+template <typename Join>
+ASHLAR_DEVICE float lane_reduce(float x, Join join) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = join(x, lane_xor(x, mask));
+  return x;
+}
+
+// Compiled with -ffp-contract=off: nothing is fused but fma.
+ASHLAR_DEVICE float add(float a, float b) {
+  return a + b;
+}
+ASHLAR_DEVICE float mul(float a, float b) {
+  return a * b;
+}
+ASHLAR_DEVICE float fma(float a, float b, float c) {
+  return __builtin_fmaf(a, b, c);
+}
+ASHLAR_DEVICE float div(float a, float b) {
+  return a / b;
+}
+ASHLAR_DEVICE float sqrt(float a) {
+  return __builtin_sqrtf(a);
+}
+ASHLAR_DEVICE double add(double a, double b) {
+  return a + b;
+}
+
+struct alignas(16) Vector {
+  uint32_t words[4];
+};
+ASHLAR_DEVICE Vector load_vector(const void* from) {
+  const Uint4 v = *(const Uint4*)from;
+  return {{v.x, v.y, v.z, v.w}};
+}
+ASHLAR_DEVICE void store_vector(void* to, Vector v) {
+  *(Uint4*)to = {v.words[0], v.words[1], v.words[2], v.words[3]};
+}
+
+// There is no asynchronous copy to shared memory: a load and a store by the thread itself.
+ASHLAR_DEVICE void copy_async(void* shared, const void* global) {
+  store_vector(shared, load_vector(global));
+}
+ASHLAR_DEVICE void copy_commit() {}
+template <int n>
+ASHLAR_DEVICE void copy_wait() {}
+
+// c [32, 32] += a [32, 8] b [8, 32] in bf16, twice: 32 x 32 sums of a warp.
+ASHLAR_DEVICE void mfma_32x32x8(float (&c)[16], const uint64_t (&a)[2], const uint64_t (&b)[2]) {
+  Float16 sum;
+  for (int r = 0; r < 16; ++r) sum[r] = c[r];
+  for (int s = 0; s < 2; ++s)
+    sum = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Short4, a[s]),
+                                                   __builtin_bit_cast(Short4, b[s]), sum, 0, 0, 0);
+  for (int r = 0; r < 16; ++r) c[r] = sum[r];
+}
+
+namespace half {
+
+inline std::string text_of(int error) {
+  return error == 0 ? "" : hipGetErrorString(error);
+}
+inline std::string description() {
+  return "HIP";
+}
+inline std::string missing() {
+  int count = 0;
+  return text_of(hipGetDeviceCount(&count));
+}
+inline void* take(size_t bytes) {
+  void* data = nullptr;
+  return hipMalloc(&data, bytes) == 0 ? data : nullptr;
+}
+inline void give(void* data) {
+  hipFree(data);
+}
+inline std::string copy_bytes(void* to, const void* from, size_t bytes) {
+  constexpr int kDefault = 4;  // whichever memory the two are
+  return text_of(hipMemcpy(to, from, bytes, kDefault));
+}
+inline int num_modes() {
+  return 1;
+}
+inline std::string select_mode(int) {
+  return "as the device runs";
+}
+
+}  // namespace half
+
+template <typename Args>
+std::string run(void (*kernel)(Args), LaunchShape shape, Args args) {
+  void* list[] = {&args};
+  return half::text_of(hipLaunchKernel((const void*)kernel, dim3(shape.grid), dim3(shape.block),
+                                       list, size_t(shape.shared_bytes), nullptr));
+}
+
+}  // namespace ashlar::device

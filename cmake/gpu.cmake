@@ -1,0 +1,55 @@
+# Kernels for GPUs: ashlar/kernels/gpu/*.cu, compiled by g++ for the emulator.  The tests of
+# tests/kernels/gpu are compiled once and linked with each emulator.
+file(GLOB GPU_KERNELS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cu tests/kernels/gpu/*.cu)
+file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
+file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
+set(GPU_LANGUAGE_TESTS ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/language_test.cpp)  # for every device
+list(REMOVE_ITEM GPU_TESTS ${GPU_LANGUAGE_TESTS})
+
+add_library(gpu_language_tests OBJECT ${GPU_LANGUAGE_TESTS})
+ashlar_test_program(gpu_language_tests)
+target_link_libraries(gpu_language_tests PUBLIC ashlar_core GTest::gtest)
+
+# The kernels and the emulator for one size of a warp, as object files.  With RACES they are for
+# ThreadSanitizer, which sees the accesses of the kernels and not those of the emulator.
+function(ashlar_gpu_emulator NAME WARP RACES)
+  add_library(${NAME}_kernels OBJECT ${GPU_KERNELS})
+  add_library(${NAME} OBJECT ${GPU_EMULATOR})
+  foreach(TARGET ${NAME}_kernels ${NAME})
+    target_include_directories(${TARGET} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_compile_definitions(${TARGET} PRIVATE ASHLAR_WARP=${WARP} ASHLAR_RACES=${RACES})
+    target_compile_options(${TARGET} PRIVATE -march=x86-64-v3 -ffp-contract=off -Wno-unknown-pragmas)
+  endforeach()
+  target_compile_options(${NAME}_kernels PRIVATE -x c++)
+  if(RACES)
+    target_compile_options(${NAME}_kernels PRIVATE -O1 -g1 -fsanitize=thread)
+  endif()
+endfunction()
+
+# Fibers are no threads that the sanitizers of a preset know, and the switch of stacks is written
+# for one processor.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
+  set_source_files_properties(${GPU_KERNELS} PROPERTIES LANGUAGE CXX)
+  ashlar_gpu_emulator(gpu_emulator_32 32 0)
+  ashlar_gpu_emulator(gpu_emulator_64 64 0)
+  ashlar_gpu_emulator(gpu_emulator_races 32 1)
+
+  add_library(gpu_tests OBJECT ${GPU_TESTS})
+  ashlar_test_program(gpu_tests)
+  target_link_libraries(gpu_tests PUBLIC ashlar_core GTest::gtest)
+  foreach(KIND 32 64 races)
+    add_executable(gpu_${KIND}_test)
+    target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_language_tests gpu_emulator_${KIND}
+                          gpu_emulator_${KIND}_kernels GTest::gtest_main)
+  endforeach()
+  foreach(WARP 32 64)
+    gtest_discover_tests(gpu_${WARP}_test TEST_PREFIX gpu.${WARP}. PROPERTIES LABELS fast TIMEOUT 120
+                         DISCOVERY_TIMEOUT 60)
+  endforeach()
+  # The runtime of g++ 12 may not start where addresses are random.
+  target_link_options(gpu_races_test PRIVATE -fsanitize=thread)
+  find_program(SETARCH setarch REQUIRED)
+  add_test(NAME gpu.races COMMAND ${SETARCH} -R $<TARGET_FILE:gpu_races_test> --gtest_brief=1
+                                  --gtest_filter=-Language.Functions*)
+  set_tests_properties(gpu.races PROPERTIES LABELS fast TIMEOUT 300)
+endif()
