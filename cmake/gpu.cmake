@@ -1,7 +1,9 @@
-# Kernels for GPUs: ashlar/kernels/gpu/*.cu, compiled by g++ for the emulator.  The tests of
-# tests/kernels/gpu are compiled once and linked with each emulator.
+# Kernels for GPUs: ashlar/kernels/gpu/*.cu, compiled by g++ for the emulator in every build, and by
+# the compiler of a vendor where ASHLAR_GPU asks for it (docs/gpu.md).  The tests of
+# tests/kernels/gpu are compiled once and linked with each.
 file(GLOB GPU_KERNELS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cu tests/kernels/gpu/*.cu)
 file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
+file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp)
 file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
 set(GPU_LANGUAGE_TESTS ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/language_test.cpp)  # for every device
 list(REMOVE_ITEM GPU_TESTS ${GPU_LANGUAGE_TESTS})
@@ -34,9 +36,14 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   ashlar_gpu_emulator(gpu_emulator_64 64 0)
   ashlar_gpu_emulator(gpu_emulator_races 32 1)
 
+  add_library(ashlar_gpu STATIC ${GPU_HOST})
+  ashlar_unity(ashlar_gpu)
+  target_link_libraries(ashlar_gpu PUBLIC ashlar_kernels)
   add_library(gpu_tests OBJECT ${GPU_TESTS})
   ashlar_test_program(gpu_tests)
-  target_link_libraries(gpu_tests PUBLIC ashlar_core GTest::gtest)
+  target_compile_definitions(gpu_tests PRIVATE
+    ASHLAR_GPU_CHECKSUMS="${PROJECT_SOURCE_DIR}/tests/kernels/gpu/checksums.txt")
+  target_link_libraries(gpu_tests PUBLIC ashlar_gpu GTest::gtest)
   foreach(KIND 32 64 races)
     add_executable(gpu_${KIND}_test)
     target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_language_tests gpu_emulator_${KIND}

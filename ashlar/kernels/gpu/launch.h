@@ -12,6 +12,14 @@
 
 namespace ashlar::device {
 
+enum class ElementType : int32_t { kF32, kBF16, kF64, kI64 };
+
+// Elements in the memory of the device; data null: absent.
+struct Elements {
+  void* data = nullptr;
+  ElementType type = ElementType::kF32;
+};
+
 // The device behind this build: "emulator, warps of 32", "CUDA", "HIP".
 std::string description();
 int warp_size();
@@ -25,5 +33,111 @@ std::string copy_bytes(void* to, const void* from, size_t bytes);  // either may
 // A device runs threads in the order it likes; the emulator has several orders to choose from.
 int num_modes();
 std::string select_mode(int number);  // returns its name
+
+// In all kernels below by_vectors says that elements are read 16 bytes at a time: every tensor and
+// every row of it then begins at a multiple of 16 bytes, and the width of rows is a multiple of 8.
+// The bits are the same without.
+
+// Copies rows of any elements of one type, byte by byte.
+struct CopyBytes {
+  const void* from;
+  void* to;
+  int64_t rows, row_bytes, from_stride_bytes, to_stride_bytes;
+};
+std::string launch(const CopyBytes&);
+
+// to = from, to the type of `to`, one of F32, BF16, F64; add: to += from, to in the type of from or
+// from F32 to BF16.  Strides in elements.
+struct Convert {
+  Elements from, to;
+  int64_t rows, width, from_stride, to_stride;
+  bool by_vectors, adds;
+};
+std::string launch(const Convert&);
+
+// Fills rows with the 8 bytes of `pattern`, repeated; unit_bytes: the shortest part of it, of 1, 2,
+// 4 or 8 bytes, that repeats.
+struct Fill {
+  void* to;
+  int64_t rows, row_bytes, stride_bytes;
+  uint64_t pattern;
+  int unit_bytes;
+};
+std::string launch(const Fill&);
+
+// to [width] += the sum over rows, in order, of partials [rows, width].
+struct SumPartials {
+  const float* partials;
+  float* to;
+  int64_t rows, width;
+};
+std::string launch(const SumPartials&);
+
+inline constexpr int64_t kMaxRowWidth = 8192;  // of kernels that hold a row in registers
+inline constexpr int kPartialRows = 64;        // of which a partial sum is made
+
+// norm.h: y and rstd of h [rows, width].
+struct NormForward {
+  Elements h;
+  const float* w;
+  Elements y;
+  float* rstd;
+  int64_t rows, width;
+  float eps, weight_offset;
+  bool by_vectors;
+};
+std::string launch(const NormForward&);
+
+// norm.h: dh, and the partials [ceil(rows / kPartialRows), width] of dw.
+struct NormBackward {
+  Elements dy, h;
+  const float *w, *rstd;
+  Elements dh_in, dy_in, dh;
+  float* partials;
+  int64_t rows, width;
+  float weight_offset;
+  bool by_vectors;
+};
+std::string launch(const NormBackward&);
+
+// moe.h: rows from row_of_expert[num_experts] on are left alone; null: none are.
+struct SwigluForward {
+  const int32_t* row_of_expert;
+  int64_t num_experts;
+  Elements gate_up, act;
+  int64_t rows, width;  // of act
+  bool by_vectors;
+};
+std::string launch(const SwigluForward&);
+
+struct SwigluBackward {
+  const int32_t* row_of_expert;
+  int64_t num_experts;
+  Elements dact, gate_up, dgate_up;
+  int64_t rows, width;  // of dact
+  bool by_vectors;
+};
+std::string launch(const SwigluBackward&);
+
+// update.h, over n elements.  operand: the weights in bf16, or absent.
+struct AdamWUpdate {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, keep, rate, inverse_root2, eps, grad_scale;
+  const float* g;
+  float *w, *m, *v;
+  Elements operand;
+  int64_t n;
+  bool by_vectors;
+};
+std::string launch(const AdamWUpdate&);
+
+// update.h: sum [1]; partials [ceil(n / kSquaresOfPartial)].
+inline constexpr int64_t kSquaresOfPartial = 4096;
+struct SumOfSquares {
+  const float* x;
+  double *partials, *sum;
+  int64_t n;
+  bool by_vectors;
+};
+std::string launch(const SumOfSquares&);
 
 }  // namespace ashlar::device

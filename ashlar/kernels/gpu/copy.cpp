@@ -1,0 +1,80 @@
+#include <bit>
+
+#include "ashlar/kernels/gpu/arguments.h"
+#include "ashlar/kernels/gpu/ops.h"
+
+namespace ashlar::kernels::gpu {
+namespace {
+
+bool is_dense(const Matrix& m) {
+  return m.rows == 1 || m.stride == m.cols;
+}
+
+// Matrices without gaps are one row.
+Matrix joined(const Matrix& m, bool dense) {
+  if (!dense) return m;
+  return {m.data, m.dtype, 1, m.rows * m.cols, m.rows * m.cols};
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16;
+}
+
+void convert(const Matrix& from, const Matrix& to, bool adds) {
+  const bool by_vectors = is_float(from.dtype) && is_float(to.dtype) && to.cols % 8 == 0 &&
+                          from.stride % 8 == 0 && to.stride % 8 == 0 &&
+                          begins_at_vector(from.data) && begins_at_vector(to.data);
+  check_launch(device::launch(device::Convert{.from = any_elements(from),
+                                              .to = any_elements(to),
+                                              .rows = to.rows,
+                                              .width = to.cols,
+                                              .from_stride = from.stride,
+                                              .to_stride = to.stride,
+                                              .by_vectors = by_vectors,
+                                              .adds = adds}));
+}
+
+}  // namespace
+
+void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
+  if (ctx.meta() || to.rows * to.cols == 0) return;
+  const bool dense = is_dense(from) && is_dense(to);
+  const Matrix in = joined(from, dense), out = joined(to, dense);
+  if (in.dtype != out.dtype) return convert(in, out, false);
+  const int64_t size = size_of(in.dtype);
+  check_launch(device::launch(device::CopyBytes{.from = in.data,
+                                                .to = out.data,
+                                                .rows = out.rows,
+                                                .row_bytes = out.cols * size,
+                                                .from_stride_bytes = in.stride * size,
+                                                .to_stride_bytes = out.stride * size}));
+}
+
+void add(const Context& ctx, const Matrix& from, const Matrix& to) {
+  if (ctx.meta() || to.rows * to.cols == 0) return;
+  const bool dense = is_dense(from) && is_dense(to);
+  convert(joined(from, dense), joined(to, dense), true);
+}
+
+void fill(const Context& ctx, const Matrix& to, double value) {
+  if (ctx.meta() || to.rows * to.cols == 0) return;
+  const Matrix out = joined(to, is_dense(to));
+  const int64_t size = size_of(out.dtype);
+  device::Fill fill{.to = out.data,
+                    .rows = out.rows,
+                    .row_bytes = out.cols * size,
+                    .stride_bytes = out.stride * size,
+                    .pattern = 0,
+                    .unit_bytes = 1};
+  if (std::bit_cast<uint64_t>(value) != 0 && out.dtype == DType::kF64) {
+    fill.pattern = std::bit_cast<uint64_t>(value);
+    fill.unit_bytes = 8;
+  } else if (std::bit_cast<uint64_t>(value) != 0 && out.dtype == DType::kF32) {
+    const uint64_t bits = std::bit_cast<uint32_t>(float(value));
+    fill.pattern = bits | bits << 32;
+    fill.unit_bytes = 4;
+  }
+  check_launch(device::launch(fill));
+}
+
+}  // namespace ashlar::kernels::gpu

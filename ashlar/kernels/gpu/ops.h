@@ -1,0 +1,29 @@
+// The functions of cpu/ops.h that GPUs implement so far, with the same meaning and arguments, over
+// tensors in the memory of the device.  They hold for a type F64 only where they say so.
+#pragma once
+
+#include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/moe.h"
+#include "ashlar/kernels/norm.h"
+#include "ashlar/kernels/update.h"
+
+namespace ashlar::kernels::gpu {
+
+// copy.h, F64 included
+void copy(const Context& ctx, const Matrix& from, const Matrix& to);
+void add(const Context& ctx, const Matrix& from, const Matrix& to);
+void fill(const Context& ctx, const Matrix& to, double value);
+
+// norm.h
+decltype(kernels::rms_norm_forward) rms_norm_forward;
+decltype(kernels::rms_norm_backward) rms_norm_backward;
+
+// moe.h
+decltype(kernels::swiglu_forward) swiglu_forward;
+decltype(kernels::swiglu_backward) swiglu_backward;
+
+// update.h
+decltype(kernels::adamw) adamw;
+decltype(kernels::sum_of_squares) sum_of_squares;
+
+}  // namespace ashlar::kernels::gpu

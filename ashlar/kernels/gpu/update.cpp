@@ -1,0 +1,62 @@
+#include "ashlar/core/rounding.h"
+#include "ashlar/kernels/cpu/optim/update_reference.h"
+#include "ashlar/kernels/gpu/arguments.h"
+#include "ashlar/kernels/gpu/ops.h"
+
+namespace ashlar::kernels::gpu {
+namespace {
+
+// Any list of elements: the last of them need not fill a vector.
+bool begin_at_vectors(std::initializer_list<Tensor> tensors) {
+  return by_vectors(0, tensors);
+}
+
+// The rows that an update refreshes, of the weights in bf16; absent where there are none.
+Tensor operand_rows(const PackedRows& packed, int64_t numel) {
+  if (!packed.operand || !packed.operand->forward) return {};
+  const Tensor& all = packed.operand->forward;
+  const int64_t first = packed.row * packed.operand->k();
+  ASHLAR_ASSERT(all.dtype == DType::kBF16 && all.numel() == packed.operand->w.numel());
+  return all.view({all.numel()}).slice(first, first + numel);
+}
+
+}  // namespace
+
+void adamw(const Context& ctx, const AdamW& x) {
+  if (ctx.meta() || x.w.empty()) return;
+  const auto f = cpu::adamw_factors<float>(x.step);
+  const Tensor operand = operand_rows(x.packed, x.w.numel());
+  check_launch(device::launch(
+      device::AdamWUpdate{.beta1 = f.beta1,
+                          .one_minus_beta1 = f.one_minus_beta1,
+                          .beta2 = f.beta2,
+                          .one_minus_beta2 = f.one_minus_beta2,
+                          .keep = f.keep,
+                          .rate = f.rate,
+                          .inverse_root2 = f.inverse_root2,
+                          .eps = f.eps,
+                          .grad_scale = f.grad_scale,
+                          .g = floats(x.g),
+                          .w = floats(x.w),
+                          .m = floats(x.m),
+                          .v = floats(x.v),
+                          .operand = elements(operand),
+                          .n = x.w.numel(),
+                          .by_vectors = begin_at_vectors({x.g, x.w, x.m, x.v, operand})}));
+}
+
+void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
+  const int64_t n = x.numel();
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor partials =
+      ctx.workspace->take(DType::kF64, {ceil_div(n, device::kSquaresOfPartial)});
+  if (ctx.meta()) return;
+  check_launch(
+      device::launch(device::SumOfSquares{.x = floats(x),
+                                          .partials = reinterpret_cast<double*>(partials.data),
+                                          .sum = reinterpret_cast<double*>(sum_1.data),
+                                          .n = n,
+                                          .by_vectors = begin_at_vectors({x})}));
+}
+
+}  // namespace ashlar::kernels::gpu

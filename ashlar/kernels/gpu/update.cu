@@ -1,0 +1,85 @@
+// update.h: passes over whole tensors.
+#include "ashlar/kernels/gpu/gpu.h"
+#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/rows.h"
+
+namespace ashlar::device {
+namespace {
+
+ASHLAR_KERNEL(kEachThreads) adamw_kernel(AdamWUpdate x) {
+  const float new1 = mul(x.one_minus_beta1, x.grad_scale);
+  for_each_of_block((x.n + kPack - 1) / kPack, [&](int64_t number) {
+    const int64_t at = number * kPack;
+    const Extent extent{x.n - at, x.by_vectors && at + kPack <= x.n};
+    const Pack g = load_pack(x.g, at, extent);
+    Pack w = load_pack(x.w, at, extent), m = load_pack(x.m, at, extent),
+         v = load_pack(x.v, at, extent);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const float gradient = mul(g.at[i], x.grad_scale);
+      m.at[i] = fma(x.beta1, m.at[i], mul(g.at[i], new1));
+      v.at[i] = fma(x.beta2, v.at[i], mul(gradient, mul(gradient, x.one_minus_beta2)));
+      const float root = fma(sqrt(v.at[i]), x.inverse_root2, x.eps);
+      w.at[i] = fma(x.keep, w.at[i], -div(mul(x.rate, m.at[i]), root));
+    }
+    store_pack(m, x.m, at, extent);
+    store_pack(v, x.v, at, extent);
+    store_pack(w, x.w, at, extent);
+    if (x.operand.data) store_pack(w, x.operand, at, extent);
+  });
+}
+
+constexpr int kSquaresThreads = 256;
+constexpr int kSquaresTurns = int(kSquaresOfPartial) / (kSquaresThreads * kPack);
+
+ASHLAR_KERNEL(kSquaresThreads) sum_of_squares_kernel(SumOfSquares x) {
+  float sum = 0;
+#pragma unroll
+  for (int turn = 0; turn < kSquaresTurns; ++turn) {
+    const int64_t at =
+        block_index() * kSquaresOfPartial + (turn * kSquaresThreads + thread_index()) * kPack;
+    const Pack pack = load_pack(x.x, at, {x.n - at, x.by_vectors && at + kPack <= x.n});
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) sum = fma(pack.at[i], pack.at[i], sum);
+  }
+  sum = block_sum(sum, (float*)shared_memory());
+  if (thread_index() == 0) x.partials[block_index()] = double(sum);
+}
+
+// One block: every thread sums its share of the partials in order, and the first one the shares.
+ASHLAR_KERNEL(kSquaresThreads) sum_squares_of_blocks_kernel(SumOfSquares x) {
+  auto* shares = (double*)shared_memory();
+  const int64_t count = (x.n + kSquaresOfPartial - 1) / kSquaresOfPartial;
+  const int64_t share = (count + kSquaresThreads - 1) / kSquaresThreads;
+  const int64_t first = thread_index() * share;
+  const int64_t end = first + share < count ? first + share : count;
+  double sum = 0;
+  for (int64_t i = first; i < end; ++i) sum = add(sum, x.partials[i]);
+  shares[thread_index()] = sum;
+  sync_block();
+  if (thread_index() != 0) return;
+  double total = 0;
+  for (int i = 0; i < kSquaresThreads; ++i) total = add(total, shares[i]);
+  *x.sum = total;
+}
+
+}  // namespace
+
+std::string launch(const AdamWUpdate& x) {
+  const int64_t packs = (x.n + kPack - 1) / kPack;
+  return run(adamw_kernel, {blocks_for_each(packs), kEachThreads, 0}, x);
+}
+
+std::string launch(const SumOfSquares& x) {
+  const int64_t blocks = (x.n + kSquaresOfPartial - 1) / kSquaresOfPartial;
+  if (blocks > 0) {
+    const std::string error =
+        run(sum_of_squares_kernel,
+            {blocks, kSquaresThreads, kSquaresThreads / kLanes * int(sizeof(float))}, x);
+    if (!error.empty()) return error;
+  }
+  return run(sum_squares_of_blocks_kernel,
+             {1, kSquaresThreads, kSquaresThreads * int(sizeof(double))}, x);
+}
+
+}  // namespace ashlar::device

@@ -1,0 +1,139 @@
+// Runs an op of the GPU in every mode of the emulator and compares it with the CPU's reference in
+// fp64: near it, with the same bits in every mode and with warps of both sizes, and with the same
+// workspace on meta.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "ashlar/kernels/gpu/ops.h"
+#include "tests/kernels/gpu/device_array.h"
+#include "tests/kernels/kernel_case.h"
+
+namespace ashlar::kernels {
+
+// The functions under test, of the contracts or of the GPU.
+struct Functions {
+  void (*copy)(const Context&, const Matrix& from, const Matrix& to);
+  void (*add)(const Context&, const Matrix& from, const Matrix& to);
+  void (*fill)(const Context&, const Matrix& to, double value);
+  decltype(&kernels::rms_norm_forward) rms_norm_forward;
+  decltype(&kernels::rms_norm_backward) rms_norm_backward;
+  decltype(&kernels::swiglu_forward) swiglu_forward;
+  decltype(&kernels::swiglu_backward) swiglu_backward;
+  decltype(&kernels::adamw) adamw;
+  decltype(&kernels::sum_of_squares) sum_of_squares;
+};
+inline constexpr Functions kContracts = {kernels::copy,
+                                         kernels::add,
+                                         kernels::fill,
+                                         kernels::rms_norm_forward,
+                                         kernels::rms_norm_backward,
+                                         kernels::swiglu_forward,
+                                         kernels::swiglu_backward,
+                                         kernels::adamw,
+                                         kernels::sum_of_squares};
+inline constexpr Functions kGpu = {gpu::copy,
+                                   gpu::add,
+                                   gpu::fill,
+                                   gpu::rms_norm_forward,
+                                   gpu::rms_norm_backward,
+                                   gpu::swiglu_forward,
+                                   gpu::swiglu_backward,
+                                   gpu::adamw,
+                                   gpu::sum_of_squares};
+
+// Tensors of a case, in the memory of the host or of the emulator, and the functions to call.
+class Place {
+ public:
+  Place(const Functions& functions, Bench& host, bool on_device)
+      : call(functions), host_(host), on_device_(on_device) {}
+
+  const Functions& call;
+  const Context& context() const { return host_.context(); }
+
+  Tensor zeros(DType dtype, const Shape& shape) { return moved(host_.zeros(dtype, shape)); }
+  // Exact in every type, as Bench has it.
+  Tensor random(DType dtype, std::string_view name, const Shape& shape, double center = 0) {
+    return moved(host_.random(dtype, name, shape, center));
+  }
+  Tensor ints(const std::vector<int32_t>& values) { return moved(host_.ints(values)); }
+  // To be filled; NaN in the memory of the emulator.
+  Tensor unset(DType dtype, const Shape& shape) {
+    const Tensor t = host_.zeros(dtype, shape);
+    return on_device_ ? on_device(t) : t;
+  }
+  DType stream() const { return host_.precision().stream; }
+  DType product() const { return host_.precision().product; }
+  DType wide() const { return stream() == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+ private:
+  Tensor on_device(Tensor t) {
+    t.data = memory_.emplace_back(size_t(t.bytes())).data();
+    return t;
+  }
+  Tensor moved(const Tensor& from) {
+    if (!on_device_) return from;
+    const Tensor to = on_device(from);
+    EXPECT_EQ(device::copy_bytes(to.data, from.data, size_t(from.bytes())), "");
+    return to;
+  }
+
+  Bench& host_;
+  bool on_device_;
+  std::list<device::DeviceArray<std::byte>> memory_;
+};
+using PlacedOp = std::function<std::vector<Output>(Place&)>;
+
+inline uint64_t checksum_of(const std::vector<Output>& outputs) {
+  uint64_t sum = device::checksum(std::vector<std::byte>());
+  for (const Output& o : outputs)
+    sum = device::checksum(std::vector(o.tensor.data, o.tensor.data + o.tensor.bytes()), sum);
+  return sum;
+}
+
+// Within 2e-6 of the largest value, or of the inputs, which are of order 1; bf16 adds one rounding.
+inline void expect_near_reference(const Output& got, const std::vector<double>& want,
+                                  const std::string& name) {
+  const std::vector<double> values = values_of(got.tensor);
+  ASSERT_EQ(values.size(), want.size()) << name;
+  const double scale = 2e-6 * std::max(1.0, largest(want)),
+               own = got.tensor.dtype == DType::kBF16 ? 0x1p-8 : 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_LE(std::abs(values[i] - want[i]), scale + own * std::abs(want[i]))
+        << name << ": " << got.name << "[" << i << "] is " << values[i] << ", the fp64 reference "
+        << want[i];
+}
+
+// The checksum that `name` has on every device, from tests/kernels/gpu/checksums.txt.
+uint64_t expected_checksum(const std::string& name);
+
+inline void expect_op(const std::string& name, const Precision& precision, const PlacedOp& op) {
+  if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
+  Bench exact;
+  Place reference(kContracts, exact, false);
+  std::vector<std::vector<double>> want;
+  for (const Output& output : op(reference)) want.push_back(values_of(output.tensor));
+  int64_t workspace = 0;
+  for (int mode = 0; mode < device::num_modes(); ++mode) {
+    const std::string in_mode = name + ", " + device::select_mode(mode);
+    Bench bench(precision);
+    Place place(kGpu, bench, true);
+    const std::vector<Output> outputs = op(place);
+    ASSERT_EQ(outputs.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) expect_near_reference(outputs[i], want[i], in_mode);
+    EXPECT_EQ(fmt::format("{} {:016x}", name, checksum_of(outputs)),
+              fmt::format("{} {:016x}", name, expected_checksum(name)))
+        << in_mode;
+    workspace = bench.taken().peak_bytes();
+  }
+  device::select_mode(0);
+  Bench on_meta(precision, true, 1, Device::kMeta);
+  Place meta(kGpu, on_meta, false);
+  op(meta);
+  EXPECT_EQ(on_meta.taken().peak_bytes(), workspace) << name;
+}
+
+}  // namespace ashlar::kernels
