@@ -1,7 +1,9 @@
 # Kernels for GPUs: ashlar/kernels/gpu/*.cu, compiled by g++ for the emulator in every build, and by
 # the compiler of a vendor where ASHLAR_GPU asks for it (docs/gpu.md).  The tests of
 # tests/kernels/gpu are compiled once and linked with each.
+set(ASHLAR_GPU "off" CACHE STRING "kernels are also compiled for a GPU: off, cuda or hip")
 file(GLOB GPU_KERNELS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cu tests/kernels/gpu/*.cu)
+file(GLOB GPU_HEADERS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.h tests/kernels/gpu/*.h)
 file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
 file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp)
 file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
@@ -59,4 +61,45 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   add_test(NAME gpu.races COMMAND ${SETARCH} -R $<TARGET_FILE:gpu_races_test> --gtest_brief=1
                                   --gtest_filter=-Language.Functions*)
   set_tests_properties(gpu.races PROPERTIES LABELS fast TIMEOUT 300)
+endif()
+
+add_test(NAME gpu.sources COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu.sh)
+foreach(VENDOR cuda hip)
+  add_test(NAME gpu.code.${VENDOR} COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu_code ${VENDOR})
+endforeach()
+set_tests_properties(gpu.sources PROPERTIES LABELS fast TIMEOUT 120)
+set_tests_properties(gpu.code.cuda gpu.code.hip PROPERTIES LABELS long TIMEOUT 600 SKIP_RETURN_CODE 77)
+
+# gpu_cuda_test or gpu_hip_test: the tests of the language on a card.
+if(ASHLAR_GPU STREQUAL cuda)
+  find_program(ASHLAR_NVCC nvcc HINTS $ENV{HOME}/.cache/ashlar/cuda/nvidia/cu13/bin /usr/local/cuda/bin REQUIRED
+               DOC "nvcc of CUDA 13 (scripts/setup --cuda)")
+  cmake_path(GET ASHLAR_NVCC PARENT_PATH CUDA_BIN)
+  find_library(ASHLAR_CUDART cudart_static HINTS ${CUDA_BIN}/../lib ${CUDA_BIN}/../lib64 REQUIRED)
+  set(GPU_COMPILER ${ASHLAR_NVCC} -std=c++20 -O3 --fmad=false -gencode=arch=compute_80,code=sm_80
+                   -gencode=arch=compute_90a,code=sm_90a -x cu)
+  set(GPU_LIBRARIES ${ASHLAR_CUDART} ${CMAKE_DL_LIBS} rt)
+elseif(ASHLAR_GPU STREQUAL hip)
+  find_program(ASHLAR_CLANG clang++-19 REQUIRED DOC "clang 19 (scripts/setup --hip)")
+  find_library(ASHLAR_AMDHIP amdhip64 REQUIRED)
+  set(GPU_COMPILER ${ASHLAR_CLANG} -x hip -std=c++20 -O3 -ffp-contract=off -nogpulib -nogpuinc
+                   --offload-arch=gfx90a --offload-arch=gfx942)
+  set(GPU_LIBRARIES ${ASHLAR_AMDHIP})
+elseif(ASHLAR_GPU)
+  message(FATAL_ERROR "ASHLAR_GPU is ${ASHLAR_GPU}: off, cuda or hip")
+endif()
+if(ASHLAR_GPU)
+  set(GPU_OBJECTS "")
+  foreach(KERNEL ${GPU_KERNELS})
+    cmake_path(GET KERNEL STEM NAME)
+    set(OBJECT ${PROJECT_BINARY_DIR}/gpu/${NAME}.o)
+    add_custom_command(OUTPUT ${OBJECT} COMMAND ${GPU_COMPILER} -I${PROJECT_SOURCE_DIR} -c ${KERNEL} -o ${OBJECT}
+                       DEPENDS ${KERNEL} ${GPU_HEADERS} COMMENT "Building ${NAME}.cu for ${ASHLAR_GPU}")
+    list(APPEND GPU_OBJECTS ${OBJECT})
+  endforeach()
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+  add_executable(gpu_${ASHLAR_GPU}_test ${GPU_OBJECTS})
+  target_link_libraries(gpu_${ASHLAR_GPU}_test PRIVATE gpu_language_tests ${GPU_LIBRARIES} GTest::gtest_main)
+  gtest_discover_tests(gpu_${ASHLAR_GPU}_test TEST_PREFIX gpu.${ASHLAR_GPU}. PROPERTIES LABELS fast TIMEOUT 120
+                       DISCOVERY_TIMEOUT 60)
 endif()

@@ -1,0 +1,4 @@
+// a kernel includes the language alone
+#include <algorithm>
+
+#include "ashlar/kernels/gpu/gpu.h"
