@@ -10,7 +10,7 @@
 // Types    logits, loss: F32 or F64; dlogits: BF16, F32 or F64, and may share memory with logits
 //          when the types agree.
 // Cost     about 6*t*V flop; logits read twice, dlogits written once.
-// Errors   a target outside [-1, V) is kData.
+// Limits   targets are in [-1, V): a caller that read them from a file has checked them.
 #pragma once
 
 #include "ashlar/kernels/context.h"

@@ -4,7 +4,7 @@
 // Types    F32 or F64.
 // Cost     2*T*H flop forward, 6*T*H backward; plain 0 and T*H; bytes T*H reads and writes.
 // Numerics demb: rows of one id are added in token order, for any number of threads.
-// Errors   an id outside [0, V) is kData (the batch comes from a file): names the id and the row.
+// Limits   ids are in [0, V): a caller that read them from a file has checked them.
 #pragma once
 
 #include "ashlar/kernels/context.h"

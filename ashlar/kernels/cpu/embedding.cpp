@@ -7,13 +7,7 @@ namespace ashlar::kernels::cpu {
 namespace {
 
 void check_ids(const Tensor& ids_T, int64_t vocab_size) {
-  const auto ids = ids_T.span<const int32_t>();
-  for (size_t t = 0; t < ids.size(); ++t)
-    ASHLAR_REQUIRE(
-        ids[t] >= 0 && ids[t] < vocab_size, kData,
-        "token id {} at row {} of the batch is outside [0, {}); the data was prepared with "
-        "another tokenizer or vocabulary size than the model's",
-        ids[t], t, vocab_size);
+  for (const int32_t id : ids_T.span<const int32_t>()) ASHLAR_ASSERT(id >= 0 && id < vocab_size);
 }
 
 // The rows sorted by id, but for those of one id, rows of one id in token order: rows of id v are

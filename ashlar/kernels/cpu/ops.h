@@ -4,8 +4,8 @@
 // Each function has the name, the meaning and (hence decltype) the arguments of the function in
 // kernels/X.h.  kernels/X.cpp checks a call, records it and passes it on.  An implementation
 //
-// Relies on  shapes, types and absent tensors being as kernels/X.h states, and the call recorded.
-// Checks     conditions on the values of elements (a token id, a target), which only it reads.
+// Relies on  shapes, types, absent tensors and values (of a token id, a target) being as
+//            kernels/X.h states, and the call recorded.
 // Must       take its workspace from ctx.workspace, in an amount that depends on shapes but not on
 //            values, and then return if ctx.meta(), where a call only plans (for_tokens and
 //            sum_over_tokens of elementwise.h do both); write the same bits for any number of
