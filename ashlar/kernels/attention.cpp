@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -84,7 +84,7 @@ void attention_forward(const Context& ctx, const Sequence& queries, std::span<co
   check(queries, keys, x);
   const auto call = record(ctx, "attention_forward", x.q.dtype, queries, keys, x.shape,
                            2 * (x.shape.D + x.shape.V), bytes_of({x.q, x.k, x.v, x.out, x.lse_TN}));
-  cpu::attention_forward(ctx, queries, keys, x);
+  ctx.ops->attention_forward(ctx, queries, keys, x);
 }
 
 void attention_backward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
@@ -94,7 +94,7 @@ void attention_backward(const Context& ctx, const Sequence& queries, std::span<c
   const auto call = record(ctx, "attention_backward", x.q.dtype, queries, keys, x.shape,
                            6 * x.shape.D + 4 * x.shape.V,
                            bytes_of({x.q, x.k, x.v, x.out, x.lse_TN, g.dout, g.dq, g.dk, g.dv}));
-  cpu::attention_backward(ctx, queries, keys, x, g);
+  ctx.ops->attention_backward(ctx, queries, keys, x, g);
 }
 
 void attention_merge(const Context& ctx, const AttentionMerge& x) {
@@ -111,7 +111,7 @@ void attention_merge(const Context& ctx, const AttentionMerge& x) {
       "attention_merge", x.out_b.dtype,
       {3 * rows * x.V, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})},
       {int32_t(x.lse_TN.shape[1]), int32_t(x.lse_TN.shape[0]), 0, int32_t(x.V)});
-  cpu::attention_merge(ctx, x);
+  ctx.ops->attention_merge(ctx, x);
 }
 
 }  // namespace ashlar::kernels

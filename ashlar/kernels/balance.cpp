@@ -1,7 +1,7 @@
 #include "ashlar/kernels/balance.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 
@@ -13,7 +13,7 @@ void balance_update(const Context& ctx, const BalanceUpdate& x) {
     check_tensor(moment, x.bias_X.shape, x.bias_X.dtype);
   const auto call = ctx.record("balance_update", x.bias_X.dtype,
                                {15 * X, x.counts_E1.bytes() + 6 * x.bias_X.bytes()});
-  cpu::balance_update(ctx, x);
+  ctx.ops->balance_update(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/bias.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 
@@ -10,7 +10,7 @@ void bias_forward(const Context& ctx, const Tensor& b, const Matrix& y) {
   ASHLAR_ASSERT(is_stream(b.dtype) && is_real(y.dtype));
   const auto call =
       ctx.record("bias_forward", b.dtype, {y.rows * y.cols, 2 * bytes_of(y) + b.bytes()});
-  cpu::bias_forward(ctx, b, y);
+  ctx.ops->bias_forward(ctx, b, y);
 }
 
 void bias_backward(const Context& ctx, const Matrix& dy, const Tensor& db) {
@@ -18,7 +18,7 @@ void bias_backward(const Context& ctx, const Matrix& dy, const Tensor& db) {
   ASHLAR_ASSERT(is_stream(db.dtype) && is_real(dy.dtype));
   const auto call =
       ctx.record("bias_backward", db.dtype, {dy.rows * dy.cols, bytes_of(dy) + db.bytes()});
-  cpu::bias_backward(ctx, dy, db);
+  ctx.ops->bias_backward(ctx, dy, db);
 }
 
 }  // namespace ashlar::kernels

@@ -19,6 +19,10 @@
 namespace ashlar::kernels {
 
 class ProductTable;  // product_forms.h
+struct Ops;          // ops.h
+namespace cpu {
+extern const Ops kOps;
+}
 
 // Flop and bytes of one call, as its header states them.
 struct Cost {
@@ -27,6 +31,7 @@ struct Cost {
 
 struct Context {
   Device device = Device::kCpu;
+  const Ops* ops = &cpu::kOps;             // of the device; on meta, of the device planned for
   Threads* threads = nullptr;              // never null on the CPU
   Arena* workspace = nullptr;              // stack memory of the calling step
   bool reference = false;                  // run the plain reference even if a fast path exists

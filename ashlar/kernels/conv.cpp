@@ -1,7 +1,7 @@
 #include "ashlar/kernels/conv.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -25,7 +25,7 @@ void conv_columns_forward(const Context& ctx, const ConvColumnsForward& x) {
   const auto call =
       ctx.record("conv_columns_forward", x.b0_C.dtype,
                  {6 * T * C, bytes_of(x.z_TC) + bytes_of({x.halo_z, x.w0_C2, x.b0_C, x.columns})});
-  cpu::conv_columns_forward(ctx, x);
+  ctx.ops->conv_columns_forward(ctx, x);
 }
 
 void conv_columns_backward(const Context& ctx, const ConvColumnsBackward& x) {
@@ -37,7 +37,7 @@ void conv_columns_backward(const Context& ctx, const ConvColumnsBackward& x) {
       "conv_columns_backward", x.b0_C.dtype,
       {14 * T * C, bytes_of(x.z_TC) + 2 * bytes_of(x.dz_TC) +
                        bytes_of({x.halo_z, x.w0_C2, x.dcolumns, x.dhalo_z, x.dw0_C2, x.db0_C})});
-  cpu::conv_columns_backward(ctx, x);
+  ctx.ops->conv_columns_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/copy.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -43,7 +43,7 @@ void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
   ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && can_copy(from.dtype, to.dtype));
   const Cost cost{0, size_of(from.dtype) + size_of(to.dtype)};
   const auto call = record(ctx, "copy", to.dtype, to.rows, to.cols, cost);
-  cpu::copy(ctx, from, to);
+  ctx.ops->copy(ctx, from, to);
 }
 
 void copy(const Context& ctx, const Tensor& from, const Tensor& to) {
@@ -54,7 +54,7 @@ void add(const Context& ctx, const Matrix& from, const Matrix& to) {
   ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && can_add(from.dtype, to.dtype));
   const Cost cost{1, size_of(from.dtype) + 2 * size_of(to.dtype)};
   const auto call = record(ctx, "add", to.dtype, to.rows, to.cols, cost);
-  cpu::add(ctx, from, to);
+  ctx.ops->add(ctx, from, to);
 }
 
 void add(const Context& ctx, const Tensor& from, const Tensor& to) {
@@ -64,7 +64,7 @@ void add(const Context& ctx, const Tensor& from, const Tensor& to) {
 void fill(const Context& ctx, const Matrix& to, double value) {
   ASHLAR_ASSERT(value == 0.0 || to.dtype == DType::kF64 || to.dtype == DType::kF32);
   const auto call = record(ctx, "fill", to.dtype, to.rows, to.cols, {0, size_of(to.dtype)});
-  cpu::fill(ctx, to, value);
+  ctx.ops->fill(ctx, to, value);
 }
 
 void fill(const Context& ctx, const Tensor& to, double value) {
@@ -78,49 +78,49 @@ void copy_rows(const Context& ctx, std::span<const RowPair> rows, const Matrix& 
     ASHLAR_ASSERT(0 <= pair.from && pair.from < from.rows && 0 <= pair.to && pair.to < to.rows);
   const Cost cost{0, size_of(from.dtype) + size_of(to.dtype)};
   const auto call = record(ctx, "copy_rows", to.dtype, int64_t(rows.size()), to.cols, cost);
-  cpu::copy_rows(ctx, rows, from, to);
+  ctx.ops->copy_rows(ctx, rows, from, to);
 }
 
 void copy_from_runs(const Context& ctx, const BoxRange& range, const Tensor& runs,
                     const Tensor& packed) {
   const auto call = record_runs(ctx, "copy_from_runs", range, runs, packed);
-  cpu::copy_from_runs(ctx, range, runs, packed);
+  ctx.ops->copy_from_runs(ctx, range, runs, packed);
 }
 
 void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packed,
                   const Tensor& runs) {
   const auto call = record_runs(ctx, "copy_to_runs", range, runs, packed);
-  cpu::copy_to_runs(ctx, range, packed, runs);
+  ctx.ops->copy_to_runs(ctx, range, packed, runs);
 }
 
 void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   ASHLAR_ASSERT(to.dtype == DType::kI32 && to.numel() == int64_t(from.size()));
   const auto call = ctx.record("upload", to.dtype, {0, 2 * to.bytes()});
-  cpu::upload(ctx, from, to);
+  ctx.ops->upload_i32(ctx, from, to);
 }
 
 void upload(const Context& ctx, std::span<const double> from, const Tensor& to) {
   ASHLAR_ASSERT(is_stream(to.dtype) && to.numel() == int64_t(from.size()));
   const auto call = ctx.record("upload", to.dtype, {0, 2 * to.bytes()});
-  cpu::upload(ctx, from, to);
+  ctx.ops->upload_real(ctx, from, to);
 }
 
 void download(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
   ASHLAR_ASSERT(from.dtype == DType::kI32);
   const auto call = ctx.record("download", from.dtype, {0, 2 * from.bytes()});
-  cpu::download(ctx, from, to);
+  ctx.ops->download_i32(ctx, from, to);
 }
 
 void download(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
   ASHLAR_ASSERT(from.dtype == DType::kI64);
   const auto call = ctx.record("download", from.dtype, {0, 2 * from.bytes()});
-  cpu::download(ctx, from, to);
+  ctx.ops->download_i64(ctx, from, to);
 }
 
 void download(const Context& ctx, const Tensor& from, std::span<double> to) {
   ASHLAR_ASSERT(is_stream(from.dtype));
   const auto call = ctx.record("download", from.dtype, {0, 2 * from.bytes()});
-  cpu::download(ctx, from, to);
+  ctx.ops->download_real(ctx, from, to);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/cross_entropy.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -26,7 +26,11 @@ void cross_entropy(const Context& ctx, const CrossEntropy& x) {
   const auto call =
       ctx.record("cross_entropy", x.logits_tV.dtype,
                  {6 * x.logits_tV.numel(), reads * x.logits_tV.bytes() + x.dlogits_tV.bytes()});
-  cpu::cross_entropy(ctx, x);
+  ctx.ops->cross_entropy(ctx, x);
+}
+
+int64_t most_logits_rows(const Context& ctx, int64_t num_classes) {
+  return ctx.ops->most_logits_rows(ctx, num_classes);
 }
 
 }  // namespace ashlar::kernels

@@ -25,4 +25,7 @@ struct CrossEntropy {
 };
 void cross_entropy(const Context&, const CrossEntropy&);
 
+// The most tokens of a chunk, for V classes.
+int64_t most_logits_rows(const Context&, int64_t num_classes);
+
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/embedding.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -27,7 +27,7 @@ void embedding_forward(const Context& ctx, const EmbeddingForward& x) {
   const auto call = ctx.record("embedding_forward", x.x_TH.dtype,
                                {x.scale_H ? 2 * x.x_TH.numel() : 0,
                                 rows_bytes(x.emb_VH, x.x_TH) + x.x_TH.bytes() + x.ids_T.bytes()});
-  cpu::embedding_forward(ctx, x);
+  ctx.ops->embedding_forward(ctx, x);
 }
 
 void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
@@ -42,7 +42,7 @@ void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
       "embedding_backward", x.dx_TH.dtype,
       {flop * x.dx_TH.numel(),
        reads * x.dx_TH.bytes() + (reads + 1) * rows_bytes(x.demb_VH, x.dx_TH) + x.ids_T.bytes()});
-  cpu::embedding_backward(ctx, x);
+  ctx.ops->embedding_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

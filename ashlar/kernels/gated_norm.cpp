@@ -1,7 +1,7 @@
 #include "ashlar/kernels/gated_norm.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -36,7 +36,7 @@ void gated_norm_squares(const Context& ctx, const GatedNormShape& shape, const T
   check_sums(shape, x, squares_TG);
   const auto call =
       ctx.record("gated_norm_squares", x.dtype, {2 * x.numel(), bytes_of({x, squares_TG})});
-  cpu::gated_norm_squares(ctx, shape, x, squares_TG);
+  ctx.ops->gated_norm_squares(ctx, shape, x, squares_TG);
 }
 
 void gated_norm_forward(const Context& ctx, const GatedNormForward& x) {
@@ -45,7 +45,7 @@ void gated_norm_forward(const Context& ctx, const GatedNormForward& x) {
   const auto call =
       ctx.record("gated_norm_forward", x.x.dtype,
                  {8 * x.x.numel(), bytes_of({x.x, x.squares_TG, x.w, x.y}) + bytes_of(x.z)});
-  cpu::gated_norm_forward(ctx, x);
+  ctx.ops->gated_norm_forward(ctx, x);
 }
 
 void gated_norm_dots(const Context& ctx, const GatedNormBackward& x) {
@@ -53,7 +53,7 @@ void gated_norm_dots(const Context& ctx, const GatedNormBackward& x) {
   const auto call =
       ctx.record("gated_norm_dots", x.x.dtype,
                  {8 * x.x.numel(), bytes_of({x.x, x.w, x.dy, x.dots_TG}) + bytes_of(x.z)});
-  cpu::gated_norm_dots(ctx, x);
+  ctx.ops->gated_norm_dots(ctx, x);
 }
 
 void gated_norm_backward(const Context& ctx, const GatedNormBackward& x) {
@@ -64,7 +64,7 @@ void gated_norm_backward(const Context& ctx, const GatedNormBackward& x) {
       "gated_norm_backward", x.x.dtype,
       {16 * x.x.numel(), bytes_of({x.x, x.squares_TG, x.w, x.dy, x.dots_TG, x.dx, x.dw}) +
                              bytes_of(x.z) + bytes_of(x.dz)});
-  cpu::gated_norm_backward(ctx, x);
+  ctx.ops->gated_norm_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

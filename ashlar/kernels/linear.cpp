@@ -1,8 +1,8 @@
 #include "ashlar/kernels/linear.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/int8.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -45,7 +45,7 @@ Trace::Scope count_rows(const Context& ctx, std::string_view op, DType compute, 
 
 OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int64_t k,
                              DType compute, bool for_backward) {
-  return cpu::operand_layout(ctx, groups, n, k, compute, for_backward);
+  return ctx.ops->operand_layout(ctx, groups, n, k, compute, for_backward);
 }
 
 void pack(const Context& ctx, const Operand& w) {
@@ -53,7 +53,7 @@ void pack(const Context& ctx, const Operand& w) {
   const auto call =
       ctx.record("pack", w.w.dtype, {0, w.w.bytes() + w.forward.bytes() + w.backward.bytes()},
                  {int32_t(w.groups()), 0, int32_t(w.n()), int32_t(w.k())});
-  cpu::pack(ctx, w);
+  ctx.ops->pack(ctx, w);
 }
 
 void round_to_int8(const Context& ctx, DType compute, Operand& w) {
@@ -61,33 +61,33 @@ void round_to_int8(const Context& ctx, DType compute, Operand& w) {
   ASHLAR_ASSERT(!w.backward && w.forward.dtype != DType::kI8);
   const auto call = ctx.record("round_to_int8", w.w.dtype, {0, w.w.bytes() + w.forward.bytes() / 2},
                                {int32_t(w.groups()), 0, int32_t(w.n()), int32_t(w.k())});
-  cpu::round_to_int8(ctx, compute, w);
+  ctx.ops->round_to_int8(ctx, compute, w);
 }
 
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                     const Matrix& y, bool accumulate) {
   const auto call = count_dense(ctx, "linear_forward", compute, x, y, w, weight_type(compute, w));
-  cpu::linear_forward(ctx, compute, x, w, y, accumulate);
+  ctx.ops->linear_forward(ctx, compute, x, w, y, accumulate);
 }
 
 void linear_backward_input(const Context& ctx, DType compute, const Matrix& dy, const Operand& w,
                            const Matrix& dx, bool accumulate) {
   const auto call = count_dense(ctx, "linear_backward_input", compute, dx, dy, w, compute);
-  cpu::linear_backward_input(ctx, compute, dy, w, dx, accumulate);
+  ctx.ops->linear_backward_input(ctx, compute, dy, w, dx, accumulate);
 }
 
 void linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy, const Matrix& x,
                             const Tensor& dw, bool accumulate) {
   const auto call =
       count_dense(ctx, "linear_backward_weight", compute, x, dy, {dw, {}, {}}, dw.dtype);
-  cpu::linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
+  ctx.ops->linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
 }
 
 void grouped_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                             const Tensor& row_of_group_G1, const Matrix& y) {
   const auto call = count_rows(ctx, "grouped_linear_forward", compute, x, y, w,
                                weight_type(compute, w), row_of_group_G1);
-  cpu::grouped_linear_forward(ctx, compute, x, w, row_of_group_G1, y);
+  ctx.ops->grouped_linear_forward(ctx, compute, x, w, row_of_group_G1, y);
 }
 
 void grouped_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
@@ -95,7 +95,7 @@ void grouped_linear_backward_input(const Context& ctx, DType compute, const Matr
                                    const Matrix& dx) {
   const auto call = count_rows(ctx, "grouped_linear_backward_input", compute, dx, dy, w, compute,
                                row_of_group_G1);
-  cpu::grouped_linear_backward_input(ctx, compute, dy, w, row_of_group_G1, dx);
+  ctx.ops->grouped_linear_backward_input(ctx, compute, dy, w, row_of_group_G1, dx);
 }
 
 void grouped_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
@@ -103,28 +103,28 @@ void grouped_linear_backward_weight(const Context& ctx, DType compute, const Mat
                                     const Tensor& dw, bool accumulate) {
   const auto call = count_rows(ctx, "grouped_linear_backward_weight", compute, x, dy, {dw, {}, {}},
                                dw.dtype, row_of_group_G1);
-  cpu::grouped_linear_backward_weight(ctx, compute, dy, x, row_of_group_G1, dw, accumulate);
+  ctx.ops->grouped_linear_backward_weight(ctx, compute, dy, x, row_of_group_G1, dw, accumulate);
 }
 
 void blockdiag_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                               const Matrix& y) {
   const auto call =
       count(ctx, "blockdiag_linear_forward", compute, x, y, w, weight_type(compute, w), true);
-  cpu::blockdiag_linear_forward(ctx, compute, x, w, y);
+  ctx.ops->blockdiag_linear_forward(ctx, compute, x, w, y);
 }
 
 void blockdiag_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
                                      const Operand& w, const Matrix& dx) {
   const auto call =
       count(ctx, "blockdiag_linear_backward_input", compute, dx, dy, w, compute, true);
-  cpu::blockdiag_linear_backward_input(ctx, compute, dy, w, dx);
+  ctx.ops->blockdiag_linear_backward_input(ctx, compute, dy, w, dx);
 }
 
 void blockdiag_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
                                       const Matrix& x, const Tensor& dw, bool accumulate) {
   const auto call =
       count(ctx, "blockdiag_linear_backward_weight", compute, x, dy, {dw, {}, {}}, dw.dtype, true);
-  cpu::blockdiag_linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
+  ctx.ops->blockdiag_linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
 }
 
 }  // namespace ashlar::kernels

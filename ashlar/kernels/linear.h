@@ -23,7 +23,8 @@
 namespace ashlar::kernels {
 
 // A weight in the form that the products of this machine read.  Packed tensors are absent if the
-// engine in use reads W itself.  The owner of the weights owns them (tag kWeights).
+// engine in use reads W itself; `backward` alone, if it reads `forward` in both directions.  The
+// owner of the weights owns them (tag kWeights).
 struct Operand {
   Tensor w;         // [N, K] or [G, N, K], master
   Tensor forward;   // packed for y = x W^T

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/linear_heads.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -33,7 +33,7 @@ void linear_heads_forward(const Context& ctx, const LinearHeadsForward& x) {
       ctx.record("linear_heads_forward", stream,
                  {8 * x.qkv.rows * x.qkv.cols,
                   bytes_of(x.qkv) + bytes_of({x.qhat, x.khat, x.vhat, x.rstd_q_TK, x.rstd_k_TK})});
-  cpu::linear_heads_forward(ctx, x);
+  ctx.ops->linear_heads_forward(ctx, x);
 }
 
 void linear_heads_backward(const Context& ctx, const LinearHeadsBackward& x) {
@@ -46,7 +46,7 @@ void linear_heads_backward(const Context& ctx, const LinearHeadsBackward& x) {
                  {16 * x.qkv.rows * x.qkv.cols,
                   bytes_of(x.qkv) + bytes_of(x.dqkv) +
                       bytes_of({x.rstd_q_TK, x.rstd_k_TK, x.dqhat, x.dkhat, x.dvhat})});
-  cpu::linear_heads_backward(ctx, x);
+  ctx.ops->linear_heads_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

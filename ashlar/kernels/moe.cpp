@@ -1,7 +1,7 @@
 #include "ashlar/kernels/moe.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -37,7 +37,7 @@ void leave_out_padding(const Context& ctx, const Sequence& sequence, const Tenso
   for (const Segment& s : sequence.segments()) tokens += s.padding ? s.length : 0;
   if (tokens == 0) return;
   const auto call = ctx.record("leave_out_padding", DType::kI32, {0, tokens * k * 4});
-  cpu::leave_out_padding(ctx, sequence, expert_Tk);
+  ctx.ops->leave_out_padding(ctx, sequence, expert_Tk);
 }
 
 void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_Tk,
@@ -50,7 +50,7 @@ void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_Tk
   check_tensor(plan.row_of_expert_E1, {E + 1}, DType::kI32);
   check_tensor(plan.count_X, {E + 1}, DType::kI64);
   const auto call = ctx.record("route_plan", expert_Tk.dtype, {0, 3 * expert_Tk.bytes()});
-  cpu::route_plan(ctx, num_experts, expert_Tk, plan);
+  ctx.ops->route_plan(ctx, num_experts, expert_Tk, plan);
 }
 
 void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
@@ -61,7 +61,7 @@ void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
   const auto call = ctx.record("gather_rows", m_TH.dtype,
                                {0, 2 * x_rows_RH.bytes() + plan.token_of_row_R.bytes()}, {},
                                TraceEvent::Varies::kExpertRows, R);
-  cpu::gather_rows(ctx, plan, m_TH, x_rows_RH);
+  ctx.ops->gather_rows(ctx, plan, m_TH, x_rows_RH);
 }
 
 void combine_forward(const Context& ctx, const CombineForward& x) {
@@ -70,7 +70,7 @@ void combine_forward(const Context& ctx, const CombineForward& x) {
   const auto call =
       ctx.record("combine_forward", x.e_TH.dtype,
                  {(2 * k - 1) * x.e_TH.numel(), bytes_of({x.y_rows_RH, x.e_TH, x.weight_Tk})});
-  cpu::combine_forward(ctx, x);
+  ctx.ops->combine_forward(ctx, x);
 }
 
 void combine_backward(const Context& ctx, const CombineBackward& x) {
@@ -81,7 +81,7 @@ void combine_backward(const Context& ctx, const CombineBackward& x) {
       ctx.record("combine_backward", x.de_TH.dtype,
                  {3 * x.y_rows_RH.numel(),
                   bytes_of({x.de_TH, x.y_rows_RH, x.dy_rows_RH, x.weight_Tk, x.dweight_Tk})});
-  cpu::combine_backward(ctx, x);
+  ctx.ops->combine_backward(ctx, x);
 }
 
 void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
@@ -90,7 +90,7 @@ void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
   const auto call = ctx.record("scatter_rows_add", x.dm_TH.dtype,
                                {x.dx_rows_RH.numel() + x.shared_TH.numel(),
                                 bytes_of({x.dx_rows_RH, x.shared_TH, x.dm_TH, x.dm_TH})});
-  cpu::scatter_rows_add(ctx, x);
+  ctx.ops->scatter_rows_add(ctx, x);
 }
 
 void shared_add_forward(const Context& ctx, const Tensor& z_T, const Tensor& s_TH,
@@ -101,7 +101,7 @@ void shared_add_forward(const Context& ctx, const Tensor& z_T, const Tensor& s_T
   ASHLAR_ASSERT(!z_T || is_stream(z_T.dtype));
   const auto call = ctx.record("shared_add_forward", e_TH.dtype,
                                {(z_T ? 2 : 1) * e_TH.numel(), bytes_of({z_T, s_TH, e_TH, e_TH})});
-  cpu::shared_add_forward(ctx, z_T, s_TH, e_TH);
+  ctx.ops->shared_add_forward(ctx, z_T, s_TH, e_TH);
 }
 
 void shared_add_backward(const Context& ctx, const SharedAddBackward& x) {
@@ -112,7 +112,7 @@ void shared_add_backward(const Context& ctx, const SharedAddBackward& x) {
   const auto call =
       ctx.record("shared_add_backward", x.de_TH.dtype,
                  {3 * x.de_TH.numel(), bytes_of({x.de_TH, x.z_T, x.s_TH, x.ds_TH, x.dz_T})});
-  cpu::shared_add_backward(ctx, x);
+  ctx.ops->shared_add_backward(ctx, x);
 }
 
 void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,
@@ -121,7 +121,7 @@ void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Te
   const auto call = ctx.record("swiglu_forward", act_TF.dtype,
                                {5 * act_TF.numel(), bytes_of({gate_up_T2F, act_TF})}, {},
                                varies(row_of_expert_E1), act_TF.shape[0]);
-  cpu::swiglu_forward(ctx, row_of_expert_E1, gate_up_T2F, act_TF);
+  ctx.ops->swiglu_forward(ctx, row_of_expert_E1, gate_up_T2F, act_TF);
 }
 
 void swiglu_backward(const Context& ctx, const Tensor& row_of_expert_E1, const Tensor& dact_TF,
@@ -132,7 +132,7 @@ void swiglu_backward(const Context& ctx, const Tensor& row_of_expert_E1, const T
       ctx.record("swiglu_backward", dact_TF.dtype,
                  {11 * dact_TF.numel(), bytes_of({dact_TF, gate_up_T2F, dgate_up_T2F})}, {},
                  varies(row_of_expert_E1), dact_TF.shape[0]);
-  cpu::swiglu_backward(ctx, row_of_expert_E1, dact_TF, gate_up_T2F, dgate_up_T2F);
+  ctx.ops->swiglu_backward(ctx, row_of_expert_E1, dact_TF, gate_up_T2F, dgate_up_T2F);
 }
 
 }  // namespace ashlar::kernels

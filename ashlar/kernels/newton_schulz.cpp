@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ashlar/core/error.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -46,7 +46,7 @@ void orthogonalize(const Context& ctx, DType compute, std::span<const Tensor> st
   const int64_t flop = newton_schulz_flop(ctx, compute, shape[1], shape[2], steps);
   const TraceDims dims{int32_t(G), int32_t(shape[1]), int32_t(shape[2]), steps};
   const auto call = ctx.record("orthogonalize", compute, {G * flop, bytes}, dims);
-  cpu::orthogonalize(ctx, compute, stacks_GMN, steps);
+  ctx.ops->orthogonalize(ctx, compute, stacks_GMN, steps);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/norm.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -38,7 +38,7 @@ void rms_norm_forward(const Context& ctx, double eps, const Tensor& h_TH, const 
   check_norm(h_TH, w_H, y_TH, rstd_T);
   const auto call = ctx.record("rms_norm_forward", h_TH.dtype,
                                {4 * h_TH.numel(), bytes_of({h_TH, w_H, y_TH, rstd_T})});
-  cpu::rms_norm_forward(ctx, eps, h_TH, w_H, y_TH, rstd_T, weight_offset);
+  ctx.ops->rms_norm_forward(ctx, eps, h_TH, w_H, y_TH, rstd_T, weight_offset);
 }
 
 void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
@@ -51,7 +51,7 @@ void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
       "rms_norm_backward", x.h_TH.dtype,
       {(x.dy_in_TH ? 12 : 11) * x.h_TH.numel(),
        bytes_of({x.dy_TH, x.h_TH, x.w_H, x.rstd_T, x.dh_in_TH, x.dy_in_TH, x.dh_TH, x.dw_H})});
-  cpu::rms_norm_backward(ctx, x);
+  ctx.ops->rms_norm_backward(ctx, x);
 }
 
 void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
@@ -70,7 +70,7 @@ void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
       {flop * x.h_TH.numel(),
        bytes_of({x.o_TH, x.r_TH, x.h_TH, x.y_TH, x.rstd_T, x.w_H, x.r_norm_H, x.r_rstd_T}) +
            4 * x.params.hidden_scale_H.bytes()});
-  cpu::merge_norm_forward(ctx, x);
+  ctx.ops->merge_norm_forward(ctx, x);
 }
 
 void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
@@ -100,7 +100,7 @@ void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
                                 bytes_of({x.dy_TH, x.dh_in_TH, x.dy_in_TH, x.h_TH, x.rstd_T,
                                           x.d_o_TH, x.dr_TH, x.w_H, x.dw_H}) +
                                     summands + 8 * x.params.hidden_scale_H.bytes()});
-  cpu::merge_norm_backward(ctx, x);
+  ctx.ops->merge_norm_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/output_gate.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -19,7 +19,7 @@ void output_gate_forward(const Context& ctx, const Tensor& att, const Matrix& ga
   for (const Tensor* t : {&att, &y}) check_real(*t, att.shape);
   const auto call = ctx.record("output_gate_forward", gate.dtype,
                                {5 * att.numel(), bytes_of({att, y}) + bytes_of(gate)});
-  cpu::output_gate_forward(ctx, att, gate, y);
+  ctx.ops->output_gate_forward(ctx, att, gate, y);
 }
 
 void output_gate_backward(const Context& ctx, const OutputGateBackward& x) {
@@ -29,7 +29,7 @@ void output_gate_backward(const Context& ctx, const OutputGateBackward& x) {
   for (const Tensor* t : {&x.dy, &x.att, &x.datt}) check_real(*t, shape);
   const int64_t bytes = bytes_of({x.dy, x.att, x.datt}) + bytes_of(x.gate) + bytes_of(x.dgate);
   const auto call = ctx.record("output_gate_backward", x.gate.dtype, {9 * x.att.numel(), bytes});
-  cpu::output_gate_backward(ctx, x);
+  ctx.ops->output_gate_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -13,9 +13,9 @@ double measure_peak_flops(const Context&, DType compute);
 // The flop that the threads of the context do in such chains within the given seconds.
 int64_t flop_within(const Context&, DType compute, double seconds);
 
-// Whether isa() multiplies bf16 faster than fp32.  AMX tiles do; AVX-512 dot products run at twice
-// the rate of fp32 multiply-adds on some cores, at half the rate on others.  They are timed once
-// per process (some milliseconds), alternately, so that a load affects both.
-bool bf16_is_faster();
+// Whether the device multiplies bf16 faster than fp32.  AMX tiles do; AVX-512 dot products run at
+// twice the rate of fp32 multiply-adds on some cores, at half the rate on others.  They are timed
+// once per process (some milliseconds), alternately, so that a load affects both.
+bool bf16_is_faster(const Context& = {});
 
 }  // namespace ashlar::kernels

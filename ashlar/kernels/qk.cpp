@@ -2,7 +2,7 @@
 
 #include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -42,7 +42,7 @@ void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
   check_tensor(q_sum_TKD, {T, KD}, q_sum_TKD.dtype);
   const auto call = ctx.record("qk_query_sums", q_sum_TKD.dtype,
                                {read, read * size_of(qkv.dtype) + q_sum_TKD.bytes()});
-  cpu::qk_query_sums(ctx, s, qkv, q_sum_TKD);
+  ctx.ops->qk_query_sums(ctx, s, qkv, q_sum_TKD);
 }
 
 void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
@@ -55,7 +55,7 @@ void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
   const auto call =
       ctx.record("qk_query_gradient_sums", stream,
                  {20 * T * s.N * s.D, bytes_of({x.qkv, x.dqhat, x.dqhat, x.n_q_TN, x.dq_sum_TKD})});
-  cpu::qk_query_gradient_sums(ctx, x);
+  ctx.ops->qk_query_gradient_sums(ctx, x);
 }
 
 void qk_forward(const Context& ctx, const QkForward& x) {
@@ -73,7 +73,7 @@ void qk_forward(const Context& ctx, const QkForward& x) {
   const auto call = ctx.record("qk_forward", stream,
                                {14 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.halo_vd, x.qhat,
                                                           x.khat, x.v, x.n_q_TN, x.n_k_TK})});
-  cpu::qk_forward(ctx, x);
+  ctx.ops->qk_forward(ctx, x);
 }
 
 void qk_backward(const Context& ctx, const QkBackward& x) {
@@ -95,7 +95,7 @@ void qk_backward(const Context& ctx, const QkBackward& x) {
       ctx.record("qk_backward", stream,
                  {30 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.n_q_TN, x.n_k_TK, x.dqhat,
                                             x.dkhat, x.dv, x.dy_TC, x.dqkv, x.dhalo_vd})});
-  cpu::qk_backward(ctx, x);
+  ctx.ops->qk_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

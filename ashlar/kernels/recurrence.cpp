@@ -1,7 +1,7 @@
 #include "ashlar/kernels/recurrence.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -95,7 +95,7 @@ void recurrence_forward(const Context& ctx, DType compute, const Recurrence& x, 
       "recurrence_forward", compute,
       {flop(x, {1, 1, 4}, {1, 1, 2}), bytes_read(x) + bytes_of(out) + bytes_of({leaving})},
       dims_of(x));
-  cpu::recurrence_forward(ctx, compute, x, out, leaving);
+  ctx.ops->recurrence_forward(ctx, compute, x, out, leaving);
 }
 
 void recurrence_backward(const Context& ctx, DType compute, const Recurrence& x,
@@ -107,7 +107,7 @@ void recurrence_backward(const Context& ctx, DType compute, const Recurrence& x,
   const auto call =
       ctx.record("recurrence_backward", compute,
                  {flop(x, {3, 2, 10}, {3, 3, 6}), bytes_read(x) + written}, dims_of(x));
-  cpu::recurrence_backward(ctx, compute, x, g);
+  ctx.ops->recurrence_backward(ctx, compute, x, g);
 }
 
 Shape transition_shape(const RecurrenceShape& shape, Decay decay, bool delta, int64_t num_chunks) {
@@ -129,7 +129,7 @@ void recurrence_maps(const Context& ctx, DType compute, const Recurrence& x,
       {flop(x, {0, 0, 2}, {1, 1, 2}) + x.sequence.num_tokens() * x.shape.H * identity,
        bytes_of(x.k) + bytes_of(x.v) + bytes_of({x.log_decay, x.beta_TH, transition, made})},
       dims_of(x));
-  cpu::recurrence_maps(ctx, compute, x, transition, made);
+  ctx.ops->recurrence_maps(ctx, compute, x, transition, made);
 }
 
 void recurrence_backward_maps(const Context& ctx, DType compute, const Recurrence& x,
@@ -143,7 +143,7 @@ void recurrence_backward_maps(const Context& ctx, DType compute, const Recurrenc
                  {flop(x, {0, 0, 2}, {2, 2, 4}), bytes_of(x.q) + bytes_of(x.k) + bytes_of(dout) +
                                                      bytes_of({x.log_decay, x.beta_TH, d_made})},
                  dims_of(x));
-  cpu::recurrence_backward_maps(ctx, compute, x, dout, d_made);
+  ctx.ops->recurrence_backward_maps(ctx, compute, x, dout, d_made);
 }
 
 void apply_map(const Context& ctx, const Tensor& transition, const Tensor& made,
@@ -162,7 +162,7 @@ void apply_map(const Context& ctx, const Tensor& transition, const Tensor& made,
   const auto call =
       ctx.record("apply_map", state.dtype, {flop, bytes_of({transition, made, state, state})},
                  {int32_t(n), 0, int32_t(dv), int32_t(dk)});
-  cpu::apply_map(ctx, transition, made, state, transposed);
+  ctx.ops->apply_map(ctx, transition, made, state, transposed);
 }
 
 }  // namespace ashlar::kernels

@@ -2,7 +2,7 @@
 
 #include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -50,7 +50,7 @@ void rope_table(const Context& ctx, const Rope& rope, const Tensor& table_PR) {
   ASHLAR_ASSERT(s.type != Type::kDynamic || table_PR.shape[1] > 2);
   ASHLAR_ASSERT(s.type != Type::kYarn || (s.beta_slow > 0 && s.beta_fast >= s.beta_slow));
   ASHLAR_ASSERT(s.type != Type::kLlama3 || s.high_freq_factor > s.low_freq_factor);
-  cpu::rope_table(ctx, rope, table_PR);
+  ctx.ops->rope_table(ctx, rope, table_PR);
 }
 
 void heads_forward(const Context& ctx, const HeadsForward& x) {
@@ -65,7 +65,7 @@ void heads_forward(const Context& ctx, const HeadsForward& x) {
       "heads_forward", stream,
       {flop_of(s, T, x.q_norm_D ? 4 : 0),
        fused_bytes(s, x.qkv) + bytes_of({x.qhat, x.khat, x.v, x.rstd_q_TN, x.rstd_k_TK})});
-  cpu::heads_forward(ctx, x);
+  ctx.ops->heads_forward(ctx, x);
 }
 
 void heads_backward(const Context& ctx, const HeadsBackward& x) {
@@ -87,7 +87,7 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
       ctx.record("heads_backward", stream,
                  {flop_of(s, T, norms ? 11 : 0),
                   bytes_of({x.dqhat, x.dkhat, x.dv}) + fused_bytes(s, x.dqkv) + read_for_norms});
-  cpu::heads_backward(ctx, x);
+  ctx.ops->heads_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/router.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 
@@ -20,7 +20,7 @@ void router_mix_forward(const Context& ctx, const RouterMixForward& x) {
   const auto call = ctx.record(
       "router_mix_forward", x.r_TR.dtype,
       {7 * T * R, bytes_of({x.r_TR, x.r_TR, x.r_prev_TR, x.n_TR, x.rstd_T}) + 3 * x.w_R.bytes()});
-  cpu::router_mix_forward(ctx, x);
+  ctx.ops->router_mix_forward(ctx, x);
 }
 
 void router_mix_backward(const Context& ctx, const RouterMixBackward& x) {
@@ -40,7 +40,7 @@ void router_mix_backward(const Context& ctx, const RouterMixBackward& x) {
                  {16 * T * R, bytes_of({x.dn_TR, x.dr_next_TR, x.r_TR, x.r_prev_TR, x.dr_TR,
                                         x.dr_low_TR, x.dr_prev_TR, x.rstd_T}) +
                                   5 * x.w_R.bytes()});
-  cpu::router_mix_backward(ctx, x);
+  ctx.ops->router_mix_backward(ctx, x);
 }
 
 void bias_gelu_forward(const Context& ctx, const Tensor& z_TR, const Tensor& b_R,
@@ -50,7 +50,7 @@ void bias_gelu_forward(const Context& ctx, const Tensor& z_TR, const Tensor& b_R
   check_real(s_TR, z_TR.shape);
   const auto call =
       ctx.record("bias_gelu_forward", z_TR.dtype, {4 * z_TR.numel(), bytes_of({z_TR, b_R, s_TR})});
-  cpu::bias_gelu_forward(ctx, z_TR, b_R, s_TR);
+  ctx.ops->bias_gelu_forward(ctx, z_TR, b_R, s_TR);
 }
 
 void bias_gelu_backward(const Context& ctx, const BiasGeluBackward& x) {
@@ -61,7 +61,7 @@ void bias_gelu_backward(const Context& ctx, const BiasGeluBackward& x) {
   const auto call =
       ctx.record("bias_gelu_backward", stream,
                  {9 * x.z_TR.numel(), bytes_of({x.ds_TR, x.z_TR, x.b_R, x.dz_TR, x.db_R})});
-  cpu::bias_gelu_backward(ctx, x);
+  ctx.ops->bias_gelu_backward(ctx, x);
 }
 
 void router_select_forward(const Context& ctx, const RouterSelectForward& x) {
@@ -75,7 +75,7 @@ void router_select_forward(const Context& ctx, const RouterSelectForward& x) {
   const auto call =
       ctx.record("router_select_forward", x.p_TX.dtype,
                  {6 * T * X, bytes_of({x.logits_TX, x.bias_X, x.p_TX, x.expert_T, x.weight_T})});
-  cpu::router_select_forward(ctx, x);
+  ctx.ops->router_select_forward(ctx, x);
 }
 
 void router_select_backward(const Context& ctx, const RouterSelectBackward& x) {
@@ -88,7 +88,7 @@ void router_select_backward(const Context& ctx, const RouterSelectBackward& x) {
   const auto call =
       ctx.record("router_select_backward", x.p_TX.dtype,
                  {3 * T * X, bytes_of({x.dweight_T, x.p_TX, x.expert_T, x.dlogits_TX})});
-  cpu::router_select_backward(ctx, x);
+  ctx.ops->router_select_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/short_conv.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -26,7 +26,7 @@ void short_conv_forward(const Context& ctx, const ShortConvForward& x) {
   const auto call =
       ctx.record("short_conv_forward", x.w_C1W.dtype,
                  {flop * x.y_TC.numel(), bytes_of(x.x_TC) + bytes_of({x.halo, x.w_C1W, x.y_TC})});
-  cpu::short_conv_forward(ctx, x);
+  ctx.ops->short_conv_forward(ctx, x);
 }
 
 void short_conv_backward(const Context& ctx, const ShortConvBackward& x) {
@@ -38,7 +38,7 @@ void short_conv_backward(const Context& ctx, const ShortConvBackward& x) {
       ctx.record("short_conv_backward", x.w_C1W.dtype,
                  {flop * x.dy_TC.numel(), bytes_of(x.x_TC) + bytes_of(x.dx_TC) +
                                               bytes_of({x.halo, x.w_C1W, x.dy_TC, x.dhalo, x.dw})});
-  cpu::short_conv_backward(ctx, x);
+  ctx.ops->short_conv_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

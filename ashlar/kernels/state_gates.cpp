@@ -1,7 +1,7 @@
 #include "ashlar/kernels/state_gates.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -33,7 +33,7 @@ void gla_gate_forward(const Context& ctx, const Matrix& x_TN, const Tensor& bias
   const auto call =
       ctx.record("gla_gate_forward", x_TN.dtype,
                  {10 * log_decay_TN.numel(), bytes_of(x_TN) + bytes_of({bias_N, log_decay_TN})});
-  cpu::gla_gate_forward(ctx, x_TN, bias_N, log_decay_TN);
+  ctx.ops->gla_gate_forward(ctx, x_TN, bias_N, log_decay_TN);
 }
 
 void gla_gate_backward(const Context& ctx, const GlaGateBackward& x) {
@@ -44,7 +44,7 @@ void gla_gate_backward(const Context& ctx, const GlaGateBackward& x) {
       "gla_gate_backward", x.x_TN.dtype,
       {20 * x.dlog_decay_TN.numel(),
        bytes_of(x.x_TN) + bytes_of(x.dx_TN) + bytes_of({x.bias_N, x.dlog_decay_TN, x.dbias_N})});
-  cpu::gla_gate_backward(ctx, x);
+  ctx.ops->gla_gate_backward(ctx, x);
 }
 
 void delta_gates_forward(const Context& ctx, const DeltaGatesForward& x) {
@@ -53,7 +53,7 @@ void delta_gates_forward(const Context& ctx, const DeltaGatesForward& x) {
       "delta_gates_forward", x.ba_T2H.dtype,
       {10 * x.ba_T2H.rows * x.ba_T2H.cols,
        bytes_of(x.ba_T2H) + bytes_of({x.a_log_H, x.dt_bias_H, x.log_decay_TH, x.beta_TH})});
-  cpu::delta_gates_forward(ctx, x);
+  ctx.ops->delta_gates_forward(ctx, x);
 }
 
 void delta_gates_backward(const Context& ctx, const DeltaGatesBackward& x) {
@@ -66,7 +66,7 @@ void delta_gates_backward(const Context& ctx, const DeltaGatesBackward& x) {
       {20 * x.ba_T2H.rows * x.ba_T2H.cols, bytes_of(x.ba_T2H) + bytes_of(x.dba_T2H) +
                                                bytes_of({x.a_log_H, x.dt_bias_H, x.dlog_decay_TH,
                                                          x.dbeta_TH, x.da_log_H, x.ddt_bias_H})});
-  cpu::delta_gates_backward(ctx, x);
+  ctx.ops->delta_gates_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -1,7 +1,7 @@
 #include "ashlar/kernels/topk.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 
@@ -17,7 +17,7 @@ void topk_forward(const Context& ctx, const TopkForward& x) {
   const auto call = ctx.record(
       "topk_forward", stream,
       {6 * T * E, bytes_of({x.logits_TE, x.bias_E, x.p_TE, x.lse_T, x.expert_Tk, x.weight_Tk})});
-  cpu::topk_forward(ctx, x);
+  ctx.ops->topk_forward(ctx, x);
 }
 
 void row_loads(const Context& ctx, const Tensor& expert_Tk, const Tensor& loads_BE) {
@@ -26,7 +26,7 @@ void row_loads(const Context& ctx, const Tensor& expert_Tk, const Tensor& loads_
   check_tensor(expert_Tk, expert_Tk.shape, DType::kI32);
   const auto call =
       ctx.record("row_loads", loads_BE.dtype, {expert_Tk.numel(), bytes_of({expert_Tk, loads_BE})});
-  cpu::row_loads(ctx, expert_Tk, loads_BE);
+  ctx.ops->row_loads(ctx, expert_Tk, loads_BE);
 }
 
 void topk_backward(const Context& ctx, const TopkBackward& x) {
@@ -45,7 +45,7 @@ void topk_backward(const Context& ctx, const TopkBackward& x) {
   const auto call = ctx.record("topk_backward", stream,
                                {6 * T * E, bytes_of({x.dweight_Tk, x.p_TE, x.lse_T, x.expert_Tk,
                                                      x.weight_Tk, x.loads_BE, x.dlogits_TE})});
-  cpu::topk_backward(ctx, x);
+  ctx.ops->topk_backward(ctx, x);
 }
 
 }  // namespace ashlar::kernels

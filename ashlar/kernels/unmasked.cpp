@@ -1,7 +1,7 @@
 #include "ashlar/kernels/unmasked.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -30,7 +30,7 @@ void unmasked_sums(const Context& ctx, DType compute, const Recurrence& x, const
   const auto call =
       ctx.record("unmasked_sums", compute,
                  cost_of(x, 2, bytes_of(left) + bytes_of(right) + bytes_of({sums})), dims_of(x));
-  cpu::unmasked_sums(ctx, compute, x, left, right, sums);
+  ctx.ops->unmasked_sums(ctx, compute, x, left, right, sums);
 }
 
 void unmasked_forward(const Context& ctx, DType compute, const Recurrence& x, const Tensor& outside,
@@ -39,7 +39,7 @@ void unmasked_forward(const Context& ctx, DType compute, const Recurrence& x, co
   const auto call =
       ctx.record("unmasked_forward", compute,
                  cost_of(x, 4, bytes_of_qkv(x) + bytes_of(out) + bytes_of({outside})), dims_of(x));
-  cpu::unmasked_forward(ctx, compute, x, outside, out);
+  ctx.ops->unmasked_forward(ctx, compute, x, outside, out);
 }
 
 void unmasked_backward(const Context& ctx, DType compute, const Recurrence& x,
@@ -52,7 +52,7 @@ void unmasked_backward(const Context& ctx, DType compute, const Recurrence& x,
       cost_of(x, 10,
               bytes_of_qkv(x) + bytes_of(g.dout) + written + bytes_of({outside, g.d_leaving})),
       dims_of(x));
-  cpu::unmasked_backward(ctx, compute, x, outside, g);
+  ctx.ops->unmasked_backward(ctx, compute, x, outside, g);
 }
 
 }  // namespace ashlar::kernels

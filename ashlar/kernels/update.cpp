@@ -1,7 +1,7 @@
 #include "ashlar/kernels/update.h"
 
 #include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -25,34 +25,34 @@ Trace::Scope count(const Context& ctx, std::string_view op, int64_t flop, int64_
 }  // namespace
 
 bool packs_in_update(const Context& ctx, const PackedRows& packed, int64_t numel) {
-  return cpu::packs_in_update(ctx, packed, numel);
+  return ctx.ops->packs_in_update(ctx, packed, numel);
 }
 
 void adamw(const Context& ctx, const AdamW& x) {
   ASHLAR_ASSERT(x.step.step >= 1);
   const auto call = count(ctx, "adamw", 15, 7, x.w, {x.g, x.m, x.v}, x.packed);
-  cpu::adamw(ctx, x);
+  ctx.ops->adamw(ctx, x);
 }
 
 void muon_momentum(const Context& ctx, const MuonMomentum& x) {
   const auto call = count(ctx, "muon_momentum", 5, 4, x.g, {x.m, x.x});
-  cpu::muon_momentum(ctx, x);
+  ctx.ops->muon_momentum(ctx, x);
 }
 
 void muon_apply(const Context& ctx, const MuonApply& x) {
   const auto call = count(ctx, "muon_apply", 3, 3, x.w, {x.x}, x.packed);
-  cpu::muon_apply(ctx, x);
+  ctx.ops->muon_apply(ctx, x);
 }
 
 void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
   check_tensor(sum_1, {1}, DType::kF64);
   const auto call = count(ctx, "sum_of_squares", 2, 1, x);
-  cpu::sum_of_squares(ctx, x, sum_1);
+  ctx.ops->sum_of_squares(ctx, x, sum_1);
 }
 
 int64_t first_non_finite(const Context& ctx, const Tensor& x) {
   const auto call = count(ctx, "first_non_finite", 0, 1, x);
-  return cpu::first_non_finite(ctx, x);
+  return ctx.ops->first_non_finite(ctx, x);
 }
 
 }  // namespace ashlar::kernels

@@ -16,13 +16,6 @@ DType head_compute(const Model& model) {
 
 }  // namespace
 
-int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens) {
-  // At most 64 MiB of fp32 logits, at most 256 tokens (logits of small vocabularies stay in cache),
-  // at least 64 so that the products keep their speed.
-  const int64_t fitting = (int64_t{16} << 20) / spec.vocab_size / 64 * 64;
-  return std::min(num_tokens, std::clamp<int64_t>(fitting, 64, 256));
-}
-
 void head_logits(const Context& ctx, const Model& model, const Tensor& final_TH,
                  const Tensor& logits_TV) {
   linear_forward(ctx, head_compute(model), Matrix::of(final_TH), model.head().operand,
@@ -31,9 +24,10 @@ void head_logits(const Context& ctx, const Model& model, const Tensor& final_TH,
 
 void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH,
                const Tensor& targets_T, const Tensor& loss_T) {
-  const int64_t T = final_TH.shape[0], chunk = head_chunk_tokens(model.spec(), T);
+  const int64_t T = final_TH.shape[0], V = model.spec().vocab_size;
+  const int64_t chunk = std::min(T, most_logits_rows(ctx, V));
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor logits = ctx.workspace->take(model.types().wide, {chunk, model.spec().vocab_size});
+  const Tensor logits = ctx.workspace->take(model.types().wide, {chunk, V});
   for (int64_t t = 0; t < T; t += chunk) {
     const int64_t end = std::min(T, t + chunk);
     const Tensor part = logits.slice(0, end - t);
@@ -48,7 +42,7 @@ void head_loss_backward(const Context& ctx, const Model& model, const Tensor& fi
                         const Tensor& targets_T, double scale, const Tensor& loss_T,
                         const Tensor& dfinal_TH) {
   const int64_t T = final_TH.shape[0], V = model.spec().vocab_size;
-  const int64_t chunk = head_chunk_tokens(model.spec(), T);
+  const int64_t chunk = std::min(T, most_logits_rows(ctx, V));
   const DType compute = head_compute(model);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor logits = ctx.workspace->take(model.types().wide, {chunk, V});

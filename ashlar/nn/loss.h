@@ -12,8 +12,6 @@
 
 namespace ashlar::nn {
 
-int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens);
-
 // Fills loss.
 void head_loss(const kernels::Context&, const Model&, const Tensor& final_TH,
                const Tensor& targets_T, const Tensor& loss_T);

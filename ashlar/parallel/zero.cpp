@@ -52,7 +52,7 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
            const OptimSpec& optim, const Groups& groups, nn::Model& model)
-    : gather_ctx_{.device = ctx.device, .threads = ctx.threads, .trace = ctx.trace},
+    : gather_ctx_{.device = ctx.device, .ops = ctx.ops, .threads = ctx.threads, .trace = ctx.trace},
       model_(model),
       stage_(groups.data().size() == 1 ? 0 : int(spec.zero)),
       overlap_(spec.overlap),

@@ -18,6 +18,7 @@ class OtherRank {
         optimizer_(
             make_optimizer(allocator_, like.model(), world_.group(), std::move(state_.parameters))),
         ctx_{.device = Device::kMeta,
+             .ops = like.context().ops,
              .threads = like.context().threads,
              .workspace = &workspace_,
              .trace = &world_.group().trace()} {

@@ -75,6 +75,8 @@ struct TinyOptions {
   Device device = Device::kCpu;
   int num_threads = 1;
   bool reference = false;  // see kernels::Context
+  const kernels::Ops* ops = &kernels::cpu::kOps;
+  bool traced = false;  // the context has the world's trace, which is not started
 };
 
 class TinyRank {
@@ -110,9 +112,11 @@ class TinyRank {
                                                    : Arena(allocator_, 8 << 20, Tag::kWorkspace)),
         alone_(host_),
         ctx{.device = options.device,
+            .ops = options.ops,
             .threads = &threads_,
             .workspace = &workspace_,
-            .reference = options.reference},
+            .reference = options.reference,
+            .trace = options.traced ? &(world ? *world : alone_.group()).trace() : nullptr},
         model(ctx, allocator_, recipe, resolve_parallel(recipe, world ? world->size() : 1),
               world ? *world : alone_.group(), options.compute, {.num_halos = 8}) {
     if (!ctx.meta())

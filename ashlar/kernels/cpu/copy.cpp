@@ -148,11 +148,11 @@ void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packe
   });
 }
 
-void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
+void upload_i32(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   if (!ctx.meta() && !from.empty()) std::memcpy(to.data, from.data(), from.size_bytes());
 }
 
-void upload(const Context& ctx, std::span<const double> from, const Tensor& to) {
+void upload_real(const Context& ctx, std::span<const double> from, const Tensor& to) {
   if (ctx.meta()) return;
   if (to.dtype == DType::kF64)
     std::copy(from.begin(), from.end(), to.as<double>());
@@ -160,15 +160,15 @@ void upload(const Context& ctx, std::span<const double> from, const Tensor& to) 
     std::transform(from.begin(), from.end(), to.as<float>(), [](double x) { return float(x); });
 }
 
-void download(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
+void download_i32(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
   download_from<int32_t>(ctx, from, to);
 }
 
-void download(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
+void download_i64(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
   download_from<int64_t>(ctx, from, to);
 }
 
-void download(const Context& ctx, const Tensor& from, std::span<double> to) {
+void download_real(const Context& ctx, const Tensor& from, std::span<double> to) {
   from.dtype == DType::kF64 ? download_from<double>(ctx, from, to)
                             : download_from<float>(ctx, from, to);
 }

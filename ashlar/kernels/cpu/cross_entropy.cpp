@@ -67,4 +67,11 @@ void cross_entropy(const Context& ctx, const CrossEntropy& x) {
   return bf16_gradient ? run<float, bf16>(ctx, x) : run<float, float>(ctx, x);
 }
 
+// At most 64 MiB of fp32 logits, at most 256 tokens (logits of small vocabularies stay in cache),
+// at least 64 so that the products keep their speed.
+int64_t most_logits_rows(const Context&, int64_t num_classes) {
+  const int64_t fitting = (int64_t{16} << 20) / num_classes / 64 * 64;
+  return std::clamp<int64_t>(fitting, 64, 256);
+}
+
 }  // namespace ashlar::kernels::cpu

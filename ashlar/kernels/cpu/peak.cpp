@@ -119,7 +119,7 @@ int64_t flop_within(const Context& ctx, DType compute, double seconds) {
   return done * loop.flop_per_round;
 }
 
-bool bf16_is_faster() {
+bool bf16_is_faster(const Context&) {
   if (isa() == Isa::kAmx) return true;
   if (isa() != Isa::kAvx512Bf16) return false;
   // Taken in turns, so that a load that halves the rate of one for a while is there for the other

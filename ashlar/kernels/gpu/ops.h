@@ -1,5 +1,5 @@
-// The functions of cpu/ops.h that GPUs implement so far, with the same meaning and arguments, over
-// tensors in the memory of the device.  They hold for a type F64 only where they say so.
+// The functions of kernels/ops.h that GPUs implement so far, with the same meaning and arguments,
+// over tensors in the memory of the device.  They hold for a type F64 only where they say so.
 #pragma once
 
 #include "ashlar/kernels/copy.h"
