@@ -42,6 +42,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   nn::LocalExchange exchange;
   kernels::Sequence sequence;
   data::Batch batch;
+  std::vector<double> losses(size_t(T), 0.0);
   Perplexity result;
   Progress progress(log, "evaluating", num_samples, "samples");
   double sum = 0.0;
@@ -53,10 +54,10 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
     upload(ctx, batch.targets_BT, targets.tensor);
     forward(ctx, model.call(exchange.exchanges(), sequence, ids.tensor), saved);
     head_loss(ctx, model, saved.final_TH, targets.tensor, loss.tensor);
+    download(ctx, loss.tensor, losses);
     for (int64_t t = 0; t < rows * length; ++t) {
       if (batch.targets_BT[size_t(t)] < 0) continue;
-      sum += loss.tensor.dtype == DType::kF64 ? loss.tensor.as<double>()[t]
-                                              : double(loss.tensor.as<float>()[t]);
+      sum += losses[size_t(t)];
       ++result.num_targets;
     }
     ASHLAR_REQUIRE(std::isfinite(sum), kNumeric,

@@ -9,22 +9,19 @@
 namespace ashlar::eval {
 namespace {
 
-template <typename T>
-void read_logits(std::span<const int32_t> ids, const Tensor& logits_TV, Scores& scores) {
-  const int64_t V = logits_TV.shape[1];
-  for (size_t t = 0; t < ids.size(); ++t) {
-    const T* row = logits_TV.as<T>() + int64_t(t) * V;
-    const T* top = std::max_element(row, row + V);
-    scores.argmax.push_back(int32_t(top - row));
-    double sum = 0.0;
-    for (int64_t v = 0; v < V; ++v) sum += std::exp(double(row[v]) - double(*top));
-    ASHLAR_REQUIRE(std::isfinite(sum), kNumeric,
-                   "the logits after token {} are not finite: the activations pass the range of "
-                   "numbers; try --dtype fp64, or weights that are not as large",
-                   t + 1);
-    if (t + 1 == ids.size()) break;
-    scores.logprobs.push_back(double(row[ids[t + 1]]) - double(*top) - std::log(sum));
-  }
+// Adds the scores of the logits after token t.
+void add_scores(std::span<const int32_t> ids, size_t t, std::span<const double> row_V,
+                Scores& scores) {
+  const auto top = std::max_element(row_V.begin(), row_V.end());
+  scores.argmax.push_back(int32_t(top - row_V.begin()));
+  double sum = 0.0;
+  for (const double logit : row_V) sum += std::exp(logit - *top);
+  ASHLAR_REQUIRE(std::isfinite(sum), kNumeric,
+                 "the logits after token {} are not finite: the activations pass the range of "
+                 "numbers; try --dtype fp64, or weights that are not as large",
+                 t + 1);
+  if (t + 1 < ids.size())
+    scores.logprobs.push_back(row_V[size_t(ids[t + 1])] - *top - std::log(sum));
 }
 
 }  // namespace
@@ -50,14 +47,18 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   Scores scores;
   scores.logits = make_tensor(allocator, model.types().wide, {T, spec.vocab_size}, Tag::kWorkspace);
   head_logits(ctx, model, saved.final_TH, scores.logits.tensor);
-  scores.logits.tensor.dtype == DType::kF64 ? read_logits<double>(ids, scores.logits.tensor, scores)
-                                            : read_logits<float>(ids, scores.logits.tensor, scores);
+  std::vector<double> row(size_t(spec.vocab_size));
+  for (int64_t t = 0; t < T; ++t) {
+    download(ctx, scores.logits.tensor.slice(t, t + 1), row);
+    add_scores(ids, size_t(t), row, scores);
+  }
   for (const double logprob : scores.logprobs)
     scores.loss -= logprob / double(scores.logprobs.size());
   for (const nn::Block& block : model.weights().blocks) {
     const auto load = block.feed_forward->load(saved.slot);
     if (!load) continue;
-    const auto chosen = load->expert_Tk.span<int32_t>();
+    std::vector<int32_t> chosen(size_t(load->expert_Tk.numel()));
+    download(ctx, load->expert_Tk, chosen);
     auto& tokens = scores.experts.emplace_back();
     for (size_t t = 0, k = chosen.size() / ids.size(); t < ids.size(); ++t)
       tokens.emplace_back(chosen.begin() + long(t * k), chosen.begin() + long((t + 1) * k));
