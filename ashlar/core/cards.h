@@ -1,0 +1,36 @@
+// The GPUs of this machine, as their drivers describe them, and the libraries for them that are
+// installed.  Nothing is linked: what is there is loaded while it is asked, so that one program
+// starts everywhere.
+//
+//   NVIDIA   the driver's library, libcuda.so.1
+//   AMD      files of the driver under /sys/class/kfd
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/core/device_spec.h"
+
+namespace ashlar {
+
+struct GpuLibrary {
+  std::string name, version, file;  // "cuBLASLt", "13.1.0", "libcublasLt.so.13"
+};
+
+struct Cards {
+  std::vector<DeviceSpec> list;  // without peaks, which no driver tells
+  std::string nvidia_driver;     // the newest CUDA that it runs, "13.0"; empty: there is no driver
+  // Why a vendor has no cards here, a line each.
+  std::vector<std::string> reasons;
+};
+
+struct CardSources {
+  std::string nvidia_driver = "libcuda.so.1";
+  std::string amd_nodes = "/sys/class/kfd/kfd/topology/nodes";
+};
+Cards find_cards(const CardSources& sources = {});
+
+// Libraries of products and of communication on GPUs, of any vendor.
+std::vector<GpuLibrary> find_gpu_libraries();
+
+}  // namespace ashlar
