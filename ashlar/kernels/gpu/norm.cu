@@ -14,6 +14,49 @@ ASHLAR_DEVICE int64_t column_of(int pack) {
   return (int64_t(pack) * block_size() + thread_index()) * kPack;
 }
 
+ASHLAR_DEVICE Pack sums(const Pack& a, const Pack& b) {
+  Pack sum;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) sum.at[i] = add(a.at[i], b.at[i]);
+  return sum;
+}
+// As norms make it.
+ASHLAR_DEVICE float normed(float h, float w, float weight_offset, float rstd) {
+  return mul(add(weight_offset, w), mul(h, rstd));
+}
+
+// One pack of a row of a merge, not yet rounded.
+ASHLAR_DEVICE Pack merged(const Merge& x, int64_t row, int64_t at, int64_t column,
+                          float weight_offset, const Extent& extent) {
+  const Pack o = load_pack(x.o, at, extent);
+  Pack r = load_pack(x.r, at, extent), h;
+  if (x.ao) {
+    const Pack ao = load_pack(x.ao, column, extent), ar = load_pack(x.ar, column, extent);
+    const Pack hidden = sums(o, load_pack(x.bo, column, extent));
+    const Pack residual = sums(r, load_pack(x.br, column, extent));
+#pragma unroll
+    for (int i = 0; i < kPack; ++i)
+      h.at[i] = fma(hidden.at[i], ao.at[i], mul(residual.at[i], ar.at[i]));
+    return h;
+  }
+  if (x.r_norm) {
+    const Pack w = load_pack(x.r_norm, column, extent);
+    const float rstd = x.r_rstd[row];
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) r.at[i] = normed(r.at[i], w.at[i], weight_offset, rstd);
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) h.at[i] = fma(x.beta, o.at[i], mul(x.alpha, r.at[i]));
+  return h;
+}
+
+ASHLAR_DEVICE Pack as_stored(const Elements& elements, const Pack& from) {
+  Pack pack;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) pack.at[i] = as_stored(elements, from.at[i]);
+  return pack;
+}
+
 template <int kPacks>
 ASHLAR_KERNEL(kMaxThreads)
 norm_forward_kernel(NormForward x) {
@@ -23,10 +66,18 @@ norm_forward_kernel(NormForward x) {
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const int64_t c = column_of(k);
-    h[k] = load_pack(x.h, begin + c, {x.width - c, x.by_vectors});
+    const Extent extent{x.width - c, x.by_vectors};
+    if (x.merge.o.data) {
+      h[k] = merged(x.merge, block_index(), begin + c, c, x.weight_offset, extent);
+      h[k] = as_stored(x.h, h[k]);
+      store_pack(h[k], x.h, begin + c, extent);
+    } else {
+      h[k] = load_pack(x.h, begin + c, extent);
+    }
 #pragma unroll
     for (int i = 0; i < kPack; ++i) squares = fma(h[k].at[i], h[k].at[i], squares);
   }
+  if (!x.w) return;  // the merge alone
   const float mean = div(block_sum(squares, (float*)shared_memory()), float(x.width));
   const float rstd = div(1.0f, sqrt(add(mean, x.eps)));
   if (thread_index() == 0) x.rstd[block_index()] = rstd;
@@ -37,8 +88,7 @@ norm_forward_kernel(NormForward x) {
     const Pack w = load_pack(x.w, c, extent);
     Pack y;
 #pragma unroll
-    for (int i = 0; i < kPack; ++i)
-      y.at[i] = mul(add(x.weight_offset, w.at[i]), mul(h[k].at[i], rstd));
+    for (int i = 0; i < kPack; ++i) y.at[i] = normed(h[k].at[i], w.at[i], x.weight_offset, rstd);
     store_pack(y, x.y, begin + c, extent);
   }
 }
@@ -52,16 +102,20 @@ ASHLAR_DEVICE NormPack load_norm_pack(const NormBackward& x, int64_t row, int64_
   const Extent extent{x.width - column, x.by_vectors};
   NormPack p{.dy = load_pack(x.dy, at, extent), .dy_w = {}, .h = load_pack(x.h, at, extent)};
   const Pack w = load_pack(x.w, column, extent);
-  if (x.dy_in.data) {
-    const Pack more = load_pack(x.dy_in, at, extent);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) p.dy.at[i] = add(p.dy.at[i], more.at[i]);
-  }
+  if (x.dy_in.data) p.dy = sums(p.dy, load_pack(x.dy_in, at, extent));
 #pragma unroll
   for (int i = 0; i < kPack; ++i) p.dy_w.at[i] = mul(p.dy.at[i], add(x.weight_offset, w.at[i]));
   return p;
 }
 
+ASHLAR_DEVICE Pack scaled(const Pack& x, float factor) {
+  Pack pack;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) pack.at[i] = mul(factor, x.at[i]);
+  return pack;
+}
+
+// Stores what becomes of dh of one pack, rounded as the stream holds it.
 ASHLAR_DEVICE void store_dh(const NormBackward& x, int64_t row, int64_t column, const NormPack& p,
                             float rstd, float mean) {
   const int64_t at = row * x.width + column;
@@ -70,12 +124,13 @@ ASHLAR_DEVICE void store_dh(const NormBackward& x, int64_t row, int64_t column, 
 #pragma unroll
   for (int i = 0; i < kPack; ++i)
     dh.at[i] = mul(rstd, fma(-mul(p.h.at[i], rstd), mean, p.dy_w.at[i]));
-  if (x.dh_in.data) {
-    const Pack more = load_pack(x.dh_in, at, extent);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) dh.at[i] = add(dh.at[i], more.at[i]);
+  if (x.dh_in.data) dh = sums(dh, load_pack(x.dh_in, at, extent));
+  if (x.d_o.data) {
+    dh = as_stored(x.dr, dh);
+    store_pack(scaled(dh, x.beta), x.d_o, at, extent);
+    dh = scaled(dh, x.alpha);
   }
-  store_pack(dh, x.dh, at, extent);
+  store_pack(dh, x.dr, at, extent);
 }
 
 // A block has kPartialRows rows; sums over the row alternate between two rooms, so that one barrier
@@ -113,6 +168,58 @@ norm_backward_kernel(NormBackward x) {
   }
 }
 
+// Adds the share of a row to the gradients of ao, of ar, and of what bo and br have in common.
+struct MergeSums {
+  Pack dao = {}, dar = {}, dh = {};
+};
+ASHLAR_DEVICE void add_row(MergeSums& sum, const Pack& dh, const Pack& hidden,
+                           const Pack& residual) {
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    sum.dao.at[i] = fma(dh.at[i], hidden.at[i], sum.dao.at[i]);
+    sum.dar.at[i] = fma(dh.at[i], residual.at[i], sum.dar.at[i]);
+    sum.dh.at[i] = add(sum.dh.at[i], dh.at[i]);
+  }
+}
+ASHLAR_DEVICE Pack products(const Pack& a, const Pack& b) {
+  Pack product;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) product.at[i] = mul(a.at[i], b.at[i]);
+  return product;
+}
+
+ASHLAR_KERNEL(kColumnThreads) merge_backward_kernel(MergeBackward x) {
+  const ColumnPart part = column_part(x.rows, x.width);
+  const int64_t c = part.column;
+  if (c >= x.width) return;
+  const Extent extent{x.width - c, x.by_vectors};
+  if (!x.merge.ao) {
+    for (int64_t row = part.first; row < part.end; ++row) {
+      const int64_t at = row * x.width + c;
+      const Pack dh = load_pack(x.dh, at, extent);
+      store_pack(scaled(dh, x.merge.beta), x.d_o, at, extent);
+      store_pack(scaled(dh, x.merge.alpha), x.dr, at, extent);
+    }
+    return;
+  }
+  const Pack ao = load_pack(x.merge.ao, c, extent), bo = load_pack(x.merge.bo, c, extent);
+  const Pack ar = load_pack(x.merge.ar, c, extent), br = load_pack(x.merge.br, c, extent);
+  MergeSums sum;
+  for (int64_t row = part.first; row < part.end; ++row) {
+    const int64_t at = row * x.width + c;
+    const Pack dh = load_pack(x.dh, at, extent);
+    add_row(sum, dh, sums(load_pack(x.merge.o, at, extent), bo),
+            sums(load_pack(x.merge.r, at, extent), br));
+    store_pack(products(dh, ao), x.d_o, at, extent);
+    store_pack(products(dh, ar), x.dr, at, extent);
+  }
+  const int64_t partials = (x.rows + kPartialRows - 1) / kPartialRows;
+  const Pack gradients[] = {sum.dao, products(sum.dh, ao), sum.dar, products(sum.dh, ar)};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    store_pack(gradients[i], x.partials, (i * partials + part.partial) * x.width + c, extent);
+}
+
 // Calls use(constant) with the number of packs of a thread.
 template <typename Use>
 std::string with_packs(int64_t width, Use use) {
@@ -143,6 +250,10 @@ std::string launch(const NormBackward& x) {
                 2 * kRoom * int(sizeof(float))},
                x);
   });
+}
+
+std::string launch(const MergeBackward& x) {
+  return run(merge_backward_kernel, {blocks_for_columns(x.rows, x.width), kColumnThreads, 0}, x);
 }
 
 }  // namespace ashlar::device

@@ -17,6 +17,8 @@ void fill(const Context& ctx, const Matrix& to, double value);
 // norm.h
 decltype(kernels::rms_norm_forward) rms_norm_forward;
 decltype(kernels::rms_norm_backward) rms_norm_backward;
+decltype(kernels::merge_norm_forward) merge_norm_forward;
+decltype(kernels::merge_norm_backward) merge_norm_backward;
 
 // moe.h
 decltype(kernels::swiglu_forward) swiglu_forward;

@@ -134,4 +134,24 @@ ASHLAR_DEVICE Place place_of(int64_t i, int64_t rows, int64_t width) {
   return {row, i - row * width};
 }
 
+// Kernels that sum over rows give each thread of a block a pack of columns of kPartialRows rows.
+inline constexpr int kColumnThreads = 64;
+inline int64_t blocks_for_columns(int64_t rows, int64_t width) {
+  constexpr int64_t kColumns = kColumnThreads * kPack;
+  return (rows + kPartialRows - 1) / kPartialRows * ((width + kColumns - 1) / kColumns);
+}
+struct ColumnPart {
+  int64_t partial, first, end;  // rows [first, end)
+  int64_t column;               // where the pack begins; perhaps beyond the width
+};
+ASHLAR_DEVICE ColumnPart column_part(int64_t rows, int64_t width) {
+  constexpr int64_t kColumns = kColumnThreads * kPack;
+  const int64_t parts = (width + kColumns - 1) / kColumns, partial = block_index() / parts;
+  const int64_t first = partial * kPartialRows;
+  return {.partial = partial,
+          .first = first,
+          .end = first + kPartialRows < rows ? first + kPartialRows : rows,
+          .column = (block_index() - partial * parts) * kColumns + thread_index() * kPack};
+}
+
 }  // namespace ashlar::device

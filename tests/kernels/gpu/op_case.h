@@ -21,6 +21,8 @@ struct Functions {
   void (*fill)(const Context&, const Matrix& to, double value);
   decltype(&kernels::rms_norm_forward) rms_norm_forward;
   decltype(&kernels::rms_norm_backward) rms_norm_backward;
+  decltype(&kernels::merge_norm_forward) merge_norm_forward;
+  decltype(&kernels::merge_norm_backward) merge_norm_backward;
   decltype(&kernels::swiglu_forward) swiglu_forward;
   decltype(&kernels::swiglu_backward) swiglu_backward;
   decltype(&kernels::adamw) adamw;
@@ -31,6 +33,8 @@ inline constexpr Functions kContracts = {kernels::copy,
                                          kernels::fill,
                                          kernels::rms_norm_forward,
                                          kernels::rms_norm_backward,
+                                         kernels::merge_norm_forward,
+                                         kernels::merge_norm_backward,
                                          kernels::swiglu_forward,
                                          kernels::swiglu_backward,
                                          kernels::adamw,
@@ -40,6 +44,8 @@ inline constexpr Functions kGpu = {gpu::copy,
                                    gpu::fill,
                                    gpu::rms_norm_forward,
                                    gpu::rms_norm_backward,
+                                   gpu::merge_norm_forward,
+                                   gpu::merge_norm_backward,
                                    gpu::swiglu_forward,
                                    gpu::swiglu_backward,
                                    gpu::adamw,
