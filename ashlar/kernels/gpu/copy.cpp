@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/ops.h"
@@ -32,6 +34,11 @@ void convert(const Matrix& from, const Matrix& to, bool adds) {
                                               .to_stride = to.stride,
                                               .by_vectors = by_vectors,
                                               .adds = adds}));
+}
+
+void copy_between(void* to, const void* from, int64_t bytes) {
+  const std::string error = device::copy_bytes(to, from, size_t(bytes));
+  ASHLAR_REQUIRE(error.empty(), kDevice, "memory was not copied: {}", error);
 }
 
 }  // namespace
@@ -75,6 +82,38 @@ void fill(const Context& ctx, const Matrix& to, double value) {
     fill.unit_bytes = 4;
   }
   check_launch(device::launch(fill));
+}
+
+void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
+  ASHLAR_ASSERT(to.dtype == DType::kI32);
+  if (!ctx.meta() && !to.empty()) copy_between(to.data, from.data(), to.bytes());
+}
+
+void upload(const Context& ctx, std::span<const double> from, const Tensor& to) {
+  if (ctx.meta() || to.empty()) return;
+  if (to.dtype == DType::kF64) return copy_between(to.data, from.data(), to.bytes());
+  ASHLAR_ASSERT(to.dtype == DType::kF32);
+  const std::vector<float> values(from.begin(), from.end());
+  copy_between(to.data, values.data(), to.bytes());
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
+  ASHLAR_ASSERT(from.dtype == DType::kI32);
+  if (!ctx.meta() && !from.empty()) copy_between(to.data(), from.data, from.bytes());
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
+  ASHLAR_ASSERT(from.dtype == DType::kI64);
+  if (!ctx.meta() && !from.empty()) copy_between(to.data(), from.data, from.bytes());
+}
+
+void download(const Context& ctx, const Tensor& from, std::span<double> to) {
+  if (ctx.meta() || from.empty()) return;
+  if (from.dtype == DType::kF64) return copy_between(to.data(), from.data, from.bytes());
+  ASHLAR_ASSERT(from.dtype == DType::kF32);
+  std::vector<float> values(to.size());
+  copy_between(values.data(), from.data, from.bytes());
+  std::ranges::copy(values, to.begin());
 }
 
 }  // namespace ashlar::kernels::gpu

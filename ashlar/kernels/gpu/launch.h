@@ -165,4 +165,35 @@ struct SumOfSquares {
 };
 std::string launch(const SumOfSquares&);
 
+// update.h, over n elements.
+struct MuonMomentumUpdate {
+  float mu, grad_scale;
+  bool nesterov;
+  const float* g;
+  float *m, *x;
+  int64_t n;
+  bool by_vectors;
+};
+std::string launch(const MuonMomentumUpdate&);
+
+struct MuonApplyUpdate {
+  float keep, factor;  // w = keep w + factor x
+  const float* x;
+  float* w;
+  Elements operand;  // as of AdamWUpdate
+  int64_t n;
+  bool by_vectors;
+};
+std::string launch(const MuonApplyUpdate&);
+
+// update.h: the number of the first element that is not finite, or n; partials
+// [ceil(n / kSquaresOfPartial)].
+struct FirstNonFinite {
+  const float* x;
+  int64_t *partials, *first;
+  int64_t n;
+  bool by_vectors;
+};
+std::string launch(const FirstNonFinite&);
+
 }  // namespace ashlar::device

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/norm.h"
 #include "ashlar/kernels/update.h"
@@ -13,6 +14,11 @@ namespace ashlar::kernels::gpu {
 void copy(const Context& ctx, const Matrix& from, const Matrix& to);
 void add(const Context& ctx, const Matrix& from, const Matrix& to);
 void fill(const Context& ctx, const Matrix& to, double value);
+void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to);
+void upload(const Context& ctx, std::span<const double> from, const Tensor& to);
+void download(const Context& ctx, const Tensor& from, std::span<int32_t> to);
+void download(const Context& ctx, const Tensor& from, std::span<int64_t> to);
+void download(const Context& ctx, const Tensor& from, std::span<double> to);
 
 // norm.h
 decltype(kernels::rms_norm_forward) rms_norm_forward;
@@ -26,6 +32,14 @@ decltype(kernels::swiglu_backward) swiglu_backward;
 
 // update.h
 decltype(kernels::adamw) adamw;
+decltype(kernels::muon_momentum) muon_momentum;
+decltype(kernels::muon_apply) muon_apply;
+decltype(kernels::packs_in_update) packs_in_update;
 decltype(kernels::sum_of_squares) sum_of_squares;
+decltype(kernels::first_non_finite) first_non_finite;
+
+// linear.h
+decltype(kernels::operand_layout) operand_layout;
+decltype(kernels::pack) pack;
 
 }  // namespace ashlar::kernels::gpu

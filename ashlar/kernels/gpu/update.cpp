@@ -59,4 +59,52 @@ void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
                                           .by_vectors = begin_at_vectors({x})}));
 }
 
+void muon_momentum(const Context& ctx, const MuonMomentum& x) {
+  if (ctx.meta() || x.g.empty()) return;
+  check_launch(
+      device::launch(device::MuonMomentumUpdate{.mu = float(x.mu),
+                                                .grad_scale = float(x.grad_scale),
+                                                .nesterov = x.nesterov,
+                                                .g = floats(x.g),
+                                                .m = floats(x.m),
+                                                .x = floats(x.x),
+                                                .n = x.g.numel(),
+                                                .by_vectors = begin_at_vectors({x.g, x.m, x.x})}));
+}
+
+void muon_apply(const Context& ctx, const MuonApply& x) {
+  if (ctx.meta() || x.w.empty()) return;
+  const Tensor operand = operand_rows(x.packed, x.w.numel());
+  check_launch(
+      device::launch(device::MuonApplyUpdate{.keep = float(1 - x.lr * x.decay),
+                                             .factor = float(-x.lambda),
+                                             .x = floats(x.x),
+                                             .w = floats(x.w),
+                                             .operand = elements(operand),
+                                             .n = x.w.numel(),
+                                             .by_vectors = begin_at_vectors({x.x, x.w, operand})}));
+}
+
+// Any rows: the weights in bf16 lie as the weights do.
+bool packs_in_update(const Context&, const PackedRows& packed, int64_t) {
+  return bool(packed.operand->forward);
+}
+
+int64_t first_non_finite(const Context& ctx, const Tensor& x) {
+  const int64_t n = x.numel();
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor partials =
+      ctx.workspace->take(DType::kI64, {ceil_div(n, device::kSquaresOfPartial) + 1});
+  if (ctx.meta() || n == 0) return -1;
+  auto* found = reinterpret_cast<int64_t*>(partials.data);
+  check_launch(device::launch(device::FirstNonFinite{.x = floats(x),
+                                                     .partials = found + 1,
+                                                     .first = found,
+                                                     .n = n,
+                                                     .by_vectors = begin_at_vectors({x})}));
+  int64_t first = n;
+  gpu::download(ctx, partials.slice(0, 1), std::span(&first, 1));
+  return first == n ? -1 : first;
+}
+
 }  // namespace ashlar::kernels::gpu

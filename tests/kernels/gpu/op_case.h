@@ -26,6 +26,8 @@ struct Functions {
   decltype(&kernels::swiglu_forward) swiglu_forward;
   decltype(&kernels::swiglu_backward) swiglu_backward;
   decltype(&kernels::adamw) adamw;
+  decltype(&kernels::muon_momentum) muon_momentum;
+  decltype(&kernels::muon_apply) muon_apply;
   decltype(&kernels::sum_of_squares) sum_of_squares;
 };
 inline constexpr Functions kContracts = {kernels::copy,
@@ -38,6 +40,8 @@ inline constexpr Functions kContracts = {kernels::copy,
                                          kernels::swiglu_forward,
                                          kernels::swiglu_backward,
                                          kernels::adamw,
+                                         kernels::muon_momentum,
+                                         kernels::muon_apply,
                                          kernels::sum_of_squares};
 inline constexpr Functions kGpu = {gpu::copy,
                                    gpu::add,
@@ -49,6 +53,8 @@ inline constexpr Functions kGpu = {gpu::copy,
                                    gpu::swiglu_forward,
                                    gpu::swiglu_backward,
                                    gpu::adamw,
+                                   gpu::muon_momentum,
+                                   gpu::muon_apply,
                                    gpu::sum_of_squares};
 
 // Tensors of a case, in the memory of the host or of the emulator, and the functions to call.
