@@ -40,6 +40,12 @@ inline float* floats(const Tensor& t) {
   return reinterpret_cast<float*>(t.data);
 }
 
+inline int32_t* ints(const Tensor& t) {
+  if (!t) return nullptr;
+  ASHLAR_ASSERT(t.dtype == DType::kI32);
+  return reinterpret_cast<int32_t*>(t.data);
+}
+
 inline bool begins_at_vector(const void* data) {
   constexpr uintptr_t kVectorBytes = 16;
   return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/embedding.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/norm.h"
@@ -19,6 +20,10 @@ void upload(const Context& ctx, std::span<const double> from, const Tensor& to);
 void download(const Context& ctx, const Tensor& from, std::span<int32_t> to);
 void download(const Context& ctx, const Tensor& from, std::span<int64_t> to);
 void download(const Context& ctx, const Tensor& from, std::span<double> to);
+
+// embedding.h.  Whoever loads a batch checks its ids.
+decltype(kernels::embedding_forward) embedding_forward;
+decltype(kernels::embedding_backward) embedding_backward;
 
 // norm.h
 decltype(kernels::rms_norm_forward) rms_norm_forward;

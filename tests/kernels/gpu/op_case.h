@@ -19,6 +19,8 @@ struct Functions {
   void (*copy)(const Context&, const Matrix& from, const Matrix& to);
   void (*add)(const Context&, const Matrix& from, const Matrix& to);
   void (*fill)(const Context&, const Matrix& to, double value);
+  decltype(&kernels::embedding_forward) embedding_forward;
+  decltype(&kernels::embedding_backward) embedding_backward;
   decltype(&kernels::rms_norm_forward) rms_norm_forward;
   decltype(&kernels::rms_norm_backward) rms_norm_backward;
   decltype(&kernels::merge_norm_forward) merge_norm_forward;
@@ -33,6 +35,8 @@ struct Functions {
 inline constexpr Functions kContracts = {kernels::copy,
                                          kernels::add,
                                          kernels::fill,
+                                         kernels::embedding_forward,
+                                         kernels::embedding_backward,
                                          kernels::rms_norm_forward,
                                          kernels::rms_norm_backward,
                                          kernels::merge_norm_forward,
@@ -46,6 +50,8 @@ inline constexpr Functions kContracts = {kernels::copy,
 inline constexpr Functions kGpu = {gpu::copy,
                                    gpu::add,
                                    gpu::fill,
+                                   gpu::embedding_forward,
+                                   gpu::embedding_backward,
                                    gpu::rms_norm_forward,
                                    gpu::rms_norm_backward,
                                    gpu::merge_norm_forward,
@@ -146,6 +152,22 @@ inline void expect_op(const std::string& name, const Precision& precision, const
   Place meta(kGpu, on_meta, false);
   op(meta);
   EXPECT_EQ(on_meta.taken().peak_bytes(), workspace) << name;
+}
+
+// The bits of the CPU, which computes on the host what the device computes on its copy.
+inline void expect_bits_of_cpu(const std::string& name, const PlacedOp& op,
+                               Precision precision = {}) {
+  if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
+  Bench host(precision);
+  Place cpu(kContracts, host, false);
+  const uint64_t want = checksum_of(op(cpu));
+  for (int mode = 0; mode < device::num_modes(); ++mode) {
+    const std::string mode_name = device::select_mode(mode);
+    Bench bench(precision);
+    Place place(kGpu, bench, true);
+    EXPECT_EQ(checksum_of(op(place)), want) << name << ", " << mode_name;
+  }
+  device::select_mode(0);
 }
 
 }  // namespace ashlar::kernels

@@ -41,21 +41,6 @@ struct Strided {
 };
 constexpr Strided kStrided[] = {{1, 1, 0, 1}, {3, 40, 8, 64}, {5, 16, 0, 16}, {7, 13, 3, 19}};
 
-// The bits of the CPU, which computes on the host what the device computes on its copy.
-void expect_bits_of_cpu(const std::string& name, const PlacedOp& op) {
-  if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
-  Bench host;
-  Place cpu(kContracts, host, false);
-  const uint64_t want = checksum_of(op(cpu));
-  for (int mode = 0; mode < device::num_modes(); ++mode) {
-    const std::string mode_name = device::select_mode(mode);
-    Bench bench;
-    Place place(kGpu, bench, true);
-    EXPECT_EQ(checksum_of(op(place)), want) << name << ", " << mode_name;
-  }
-  device::select_mode(0);
-}
-
 TEST(GpuCopy, ConvertsAsTheCpu) {
   for (const Strided& s : kStrided)
     for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
