@@ -166,6 +166,38 @@ struct EmbeddingAffineGradient {
 };
 std::string launch(const EmbeddingAffineGradient&);
 
+// rope.h: what both passes over heads have.  Rows of qkv have row_width elements.  positions
+// [tokens] are rows of the table; both are null without rotation, as q_norm and k_norm are without
+// norms.
+struct Heads {
+  int64_t num_tokens, num_queries, num_keys, head_dim, rotary_dim, row_width;
+  const int32_t* positions;
+  const float* table;
+  Elements qkv;
+  const float *q_norm, *k_norm;
+  float weight_offset;
+};
+inline constexpr int64_t kMaxHeadWidth = 256;
+
+struct HeadsForward {
+  Heads heads;
+  float eps;
+  Elements qhat, khat, v;
+  float *rstd_q, *rstd_k;
+};
+std::string launch(const HeadsForward&);
+
+// With norms also the partials of dq_norm and dk_norm,
+// [2, ceil(num_tokens / kTokensOfHeadPartial), head_dim].
+inline constexpr int kTokensOfHeadPartial = 16;
+struct HeadsBackward {
+  Heads heads;
+  const float *rstd_q, *rstd_k;
+  Elements dqhat, dkhat, dv, dqkv;
+  float* partials;
+};
+std::string launch(const HeadsBackward&);
+
 // moe.h: rows from row_of_expert[num_experts] on are left alone; null: none are.
 struct SwigluForward {
   const int32_t* row_of_expert;

@@ -7,6 +7,7 @@
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/norm.h"
+#include "ashlar/kernels/rope.h"
 #include "ashlar/kernels/update.h"
 
 namespace ashlar::kernels::gpu {
@@ -30,6 +31,11 @@ decltype(kernels::rms_norm_forward) rms_norm_forward;
 decltype(kernels::rms_norm_backward) rms_norm_backward;
 decltype(kernels::merge_norm_forward) merge_norm_forward;
 decltype(kernels::merge_norm_backward) merge_norm_backward;
+
+// rope.h
+decltype(kernels::rope_table) rope_table;
+decltype(kernels::heads_forward) heads_forward;
+decltype(kernels::heads_backward) heads_backward;
 
 // moe.h
 decltype(kernels::swiglu_forward) swiglu_forward;

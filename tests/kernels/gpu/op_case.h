@@ -25,6 +25,9 @@ struct Functions {
   decltype(&kernels::rms_norm_backward) rms_norm_backward;
   decltype(&kernels::merge_norm_forward) merge_norm_forward;
   decltype(&kernels::merge_norm_backward) merge_norm_backward;
+  decltype(&kernels::rope_table) rope_table;
+  decltype(&kernels::heads_forward) heads_forward;
+  decltype(&kernels::heads_backward) heads_backward;
   decltype(&kernels::swiglu_forward) swiglu_forward;
   decltype(&kernels::swiglu_backward) swiglu_backward;
   decltype(&kernels::adamw) adamw;
@@ -41,6 +44,9 @@ inline constexpr Functions kContracts = {kernels::copy,
                                          kernels::rms_norm_backward,
                                          kernels::merge_norm_forward,
                                          kernels::merge_norm_backward,
+                                         kernels::rope_table,
+                                         kernels::heads_forward,
+                                         kernels::heads_backward,
                                          kernels::swiglu_forward,
                                          kernels::swiglu_backward,
                                          kernels::adamw,
@@ -56,6 +62,9 @@ inline constexpr Functions kGpu = {gpu::copy,
                                    gpu::rms_norm_backward,
                                    gpu::merge_norm_forward,
                                    gpu::merge_norm_backward,
+                                   gpu::rope_table,
+                                   gpu::heads_forward,
+                                   gpu::heads_backward,
                                    gpu::swiglu_forward,
                                    gpu::swiglu_backward,
                                    gpu::adamw,

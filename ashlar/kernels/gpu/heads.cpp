@@ -1,0 +1,83 @@
+#include <vector>
+
+#include "ashlar/core/rounding.h"
+#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/gpu/arguments.h"
+#include "ashlar/kernels/gpu/ops.h"
+
+namespace ashlar::kernels::gpu {
+namespace {
+
+// The positions of a sequence are in the memory of the host: each call uploads them.
+Tensor take_positions(const Context& ctx, const HeadsShape& shape, const Sequence& sequence) {
+  if (shape.rotary_dim == 0) return {};
+  const Tensor position_T = ctx.workspace->take(DType::kI32, {sequence.num_tokens()});
+  gpu::upload(ctx, sequence.position_T(), position_T);
+  return position_T;
+}
+
+template <typename Call>
+device::Heads heads_of(const Call& x, const Tensor& position_T) {
+  return {.num_tokens = x.sequence.num_tokens(),
+          .num_queries = x.shape.N,
+          .num_keys = x.shape.K,
+          .head_dim = x.shape.D,
+          .rotary_dim = x.shape.rotary_dim,
+          .row_width = x.shape.width(),
+          .positions = ints(position_T),
+          .table = floats(x.rope_PR),
+          .qkv = elements(x.qkv),
+          .q_norm = floats(x.q_norm_D),
+          .k_norm = floats(x.k_norm_D),
+          .weight_offset = float(x.shape.weight_offset)};
+}
+
+}  // namespace
+
+void rope_table(const Context& ctx, const Rope& rope, const Tensor& table_PR) {
+  if (ctx.meta()) return;
+  std::vector<double> values(size_t(table_PR.numel()));
+  const Context host{.threads = ctx.threads};
+  cpu::rope_table(host, rope, tensor_over(std::span(values)).view(table_PR.shape));
+  gpu::upload(ctx, values, table_PR);
+}
+
+void heads_forward(const Context& ctx, const HeadsForward& x) {
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor position_T = take_positions(ctx, x.shape, x.sequence);
+  if (ctx.meta() || x.sequence.num_tokens() == 0) return;
+  check_launch(device::launch(device::HeadsForward{.heads = heads_of(x, position_T),
+                                                   .eps = float(x.shape.eps),
+                                                   .qhat = elements(x.qhat),
+                                                   .khat = elements(x.khat),
+                                                   .v = elements(x.v),
+                                                   .rstd_q = floats(x.rstd_q_TN),
+                                                   .rstd_k = floats(x.rstd_k_TK)}));
+}
+
+void heads_backward(const Context& ctx, const HeadsBackward& x) {
+  const int64_t T = x.sequence.num_tokens(), D = x.shape.D;
+  const int64_t num_partials = ceil_div(T, int64_t(device::kTokensOfHeadPartial));
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor position_T = take_positions(ctx, x.shape, x.sequence);
+  Tensor partials_2PD;
+  if (x.q_norm_D) partials_2PD = ctx.workspace->take(DType::kF32, {2, num_partials, D});
+  if (ctx.meta() || T == 0) return;
+  check_launch(device::launch(device::HeadsBackward{.heads = heads_of(x, position_T),
+                                                    .rstd_q = floats(x.rstd_q_TN),
+                                                    .rstd_k = floats(x.rstd_k_TK),
+                                                    .dqhat = elements(x.dqhat),
+                                                    .dkhat = elements(x.dkhat),
+                                                    .dv = elements(x.dv),
+                                                    .dqkv = elements(x.dqkv),
+                                                    .partials = floats(partials_2PD)}));
+  if (!partials_2PD) return;
+  for (const auto& [number, gradient] : {std::pair(0, x.dq_norm_D), std::pair(1, x.dk_norm_D)})
+    check_launch(device::launch(
+        device::SumPartials{.partials = floats(partials_2PD) + number * num_partials * D,
+                            .to = floats(gradient),
+                            .rows = num_partials,
+                            .width = D}));
+}
+
+}  // namespace ashlar::kernels::gpu
