@@ -198,6 +198,18 @@ struct HeadsBackward {
 };
 std::string launch(const HeadsBackward&);
 
+// cross_entropy.h: targets are within the classes, or -1.  dlogits: absent, or logits itself.
+struct CrossEntropy {
+  const float* logits;
+  const int32_t* targets;
+  float scale;
+  float* loss;
+  Elements dlogits;
+  int64_t rows, classes;
+  bool by_vectors;
+};
+std::string launch(const CrossEntropy&);
+
 // moe.h: rows from row_of_expert[num_experts] on are left alone; null: none are.
 struct SwigluForward {
   const int32_t* row_of_expert;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/cross_entropy.h"
 #include "ashlar/kernels/embedding.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/moe.h"
@@ -36,6 +37,9 @@ decltype(kernels::merge_norm_backward) merge_norm_backward;
 decltype(kernels::rope_table) rope_table;
 decltype(kernels::heads_forward) heads_forward;
 decltype(kernels::heads_backward) heads_backward;
+
+// cross_entropy.h.  Whoever loads a batch checks its targets.
+decltype(kernels::cross_entropy) cross_entropy;
 
 // moe.h
 decltype(kernels::swiglu_forward) swiglu_forward;

@@ -28,6 +28,7 @@ struct Functions {
   decltype(&kernels::rope_table) rope_table;
   decltype(&kernels::heads_forward) heads_forward;
   decltype(&kernels::heads_backward) heads_backward;
+  decltype(&kernels::cross_entropy) cross_entropy;
   decltype(&kernels::swiglu_forward) swiglu_forward;
   decltype(&kernels::swiglu_backward) swiglu_backward;
   decltype(&kernels::adamw) adamw;
@@ -47,6 +48,7 @@ inline constexpr Functions kContracts = {kernels::copy,
                                          kernels::rope_table,
                                          kernels::heads_forward,
                                          kernels::heads_backward,
+                                         kernels::cross_entropy,
                                          kernels::swiglu_forward,
                                          kernels::swiglu_backward,
                                          kernels::adamw,
@@ -65,6 +67,7 @@ inline constexpr Functions kGpu = {gpu::copy,
                                    gpu::rope_table,
                                    gpu::heads_forward,
                                    gpu::heads_backward,
+                                   gpu::cross_entropy,
                                    gpu::swiglu_forward,
                                    gpu::swiglu_backward,
                                    gpu::adamw,

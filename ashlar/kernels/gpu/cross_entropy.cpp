@@ -1,0 +1,20 @@
+#include "ashlar/kernels/gpu/arguments.h"
+#include "ashlar/kernels/gpu/ops.h"
+
+namespace ashlar::kernels::gpu {
+
+void cross_entropy(const Context& ctx, const CrossEntropy& x) {
+  if (ctx.meta() || x.logits_tV.empty()) return;
+  const int64_t V = x.logits_tV.shape[1];
+  check_launch(device::launch(
+      device::CrossEntropy{.logits = floats(x.logits_tV),
+                           .targets = ints(x.targets_t),
+                           .scale = float(x.scale),
+                           .loss = floats(x.loss_t),
+                           .dlogits = elements(x.dlogits_tV),
+                           .rows = x.logits_tV.shape[0],
+                           .classes = V,
+                           .by_vectors = by_vectors(V, {x.logits_tV, x.dlogits_tV})}));
+}
+
+}  // namespace ashlar::kernels::gpu

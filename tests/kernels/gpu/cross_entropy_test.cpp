@@ -1,0 +1,82 @@
+#include <limits>
+
+#include "tests/kernels/gpu/op_case.h"
+
+namespace ashlar::kernels {
+namespace {
+
+constexpr double kLossScale = 0.25;
+enum class Gradient { kNone, kInPlace, kBesides };
+
+// Targets -1, the last class and some between.
+std::vector<int32_t> some_targets(int64_t t, int64_t V) {
+  std::vector<int32_t> targets;
+  for (int64_t i = 0; i < t; ++i) targets.push_back(i % 3 == 1 ? -1 : int32_t((i * 7 + V - 1) % V));
+  return targets;
+}
+
+std::vector<Output> run_cross_entropy(Place& p, int64_t t, int64_t V, Gradient gradient) {
+  const Tensor logits = p.random(p.wide(), "logits", {t, V}, 3), loss = p.unset(p.wide(), {t});
+  Tensor dlogits;
+  if (gradient == Gradient::kBesides) dlogits = p.unset(p.product(), {t, V});
+  if (gradient == Gradient::kInPlace) dlogits = logits;
+  p.call.cross_entropy(p.context(), {.logits_tV = logits,
+                                     .targets_t = p.ints(some_targets(t, V)),
+                                     .scale = kLossScale,
+                                     .loss_t = loss,
+                                     .dlogits_tV = dlogits});
+  if (!dlogits) return {{"loss", loss}};
+  return {{"loss", loss}, {"dlogits", dlogits}};
+}
+
+TEST(GpuCrossEntropy, MatchesTheReferenceInEveryMode) {
+  // Less than a pack, packs that end in the middle, one pack a thread, and more.
+  for (const int64_t V : {1, 13, 257, 4096, 9001})
+    for (const DType product : {DType::kF32, DType::kBF16})
+      for (const auto& [gradient, name] : {std::pair(Gradient::kNone, "loss"),
+                                           {Gradient::kInPlace, "in_place"},
+                                           {Gradient::kBesides, "besides"}}) {
+        if (product == DType::kBF16 && gradient != Gradient::kBesides) continue;
+        expect_op(fmt::format("cross_entropy/{}/{}/{}", V, name_of(product), name),
+                  {DType::kF32, product},
+                  [&](Place& p) { return run_cross_entropy(p, 4, V, gradient); });
+      }
+}
+
+TEST(GpuCrossEntropy, ExtremeLogits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  Bench bench({DType::kF32, DType::kF32});
+  Place p(kGpu, bench, true);
+  const int64_t V = 5000;
+  const Tensor logits = p.zeros(DType::kF32, {4, V}), loss = p.unset(DType::kF32, {4});
+  const Tensor gradient = p.unset(DType::kF32, {4, V});
+  float* x = logits.as<float>();
+  std::fill_n(x, V, -kInfinity);  // one class is left
+  x[3000] = 5.0f;
+  x[V + 17] = 1000.0f;         // far above the rest
+  x[2 * V + 3999] = -1000.0f;  // far below
+  x[3 * V + 10] = NAN;
+  p.call.cross_entropy(p.context(), {.logits_tV = logits,
+                                     .targets_t = p.ints({3000, 17, 3999, 0}),
+                                     .loss_t = loss,
+                                     .dlogits_tV = gradient});
+  const float *losses = loss.as<float>(), *dlogits = gradient.as<float>();
+  EXPECT_EQ(losses[0], 0.0f);
+  EXPECT_EQ(losses[1], 0.0f);
+  EXPECT_NEAR(losses[2], 1000.0 + std::log(4999.0), 1e-3);
+  EXPECT_TRUE(std::isnan(losses[3]));
+  for (int64_t i = 0; i < 3 * V; ++i) ASSERT_TRUE(std::isfinite(dlogits[i])) << i;
+  EXPECT_EQ(dlogits[0], 0.0f);
+  EXPECT_EQ(dlogits[3000], 0.0f);
+  EXPECT_EQ(dlogits[2 * V + 3999], -1.0f);
+  EXPECT_TRUE(std::isnan(dlogits[3 * V + 1]));
+}
+
+TEST(GpuCrossEntropy, OfNoTokenDoesNothing) {
+  Bench bench({DType::kF32, DType::kF32});
+  Place p(kGpu, bench, true);
+  EXPECT_EQ(run_cross_entropy(p, 0, 5, Gradient::kBesides).size(), 2u);
+}
+
+}  // namespace
+}  // namespace ashlar::kernels
