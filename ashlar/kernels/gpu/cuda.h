@@ -7,6 +7,7 @@
 
 #define ASHLAR_KERNEL(max_threads) __global__ __launch_bounds__(max_threads) void
 #define ASHLAR_DEVICE __device__ __forceinline__
+#define ASHLAR_BOTH __host__ __device__ __forceinline__
 
 namespace ashlar::device {
 
@@ -39,6 +40,9 @@ ASHLAR_DEVICE void sync_lanes() {
 ASHLAR_DEVICE float lane_xor(float x, int mask) {
   return __shfl_xor_sync(~0u, x, mask);
 }
+ASHLAR_DEVICE float warp_xor(float x, int mask) {
+  return lane_xor(x, mask);
+}
 template <typename Join>
 ASHLAR_DEVICE float lane_reduce(float x, Join join) {
 #pragma unroll
@@ -60,6 +64,11 @@ ASHLAR_DEVICE float div(float a, float b) {
 }
 ASHLAR_DEVICE float sqrt(float a) {
   return __fsqrt_rn(a);
+}
+ASHLAR_DEVICE float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 ASHLAR_DEVICE double add(double a, double b) {
   return __dadd_rn(a, b);

@@ -11,6 +11,7 @@
 
 #define ASHLAR_KERNEL(max_threads) inline void
 #define ASHLAR_DEVICE inline
+#define ASHLAR_BOTH inline
 
 namespace ashlar::device {
 
@@ -55,6 +56,7 @@ struct LaneExchange {
   float (*join)(float, float);
 };
 void exchange(void** lanes);
+void exchange_warp(void** lanes);
 void reduce(void** lanes);
 
 // The part of a lane in a matrix instruction.
@@ -90,6 +92,11 @@ inline float lane_xor(float x, int mask, emulator::Where where = emulator::Where
   emulator::exchange_lanes(32, &mine, emulator::exchange, where);
   return mine.result;
 }
+inline float warp_xor(float x, int mask, emulator::Where where = emulator::Where::current()) {
+  emulator::LaneExchange mine{x, 0, mask, nullptr};
+  emulator::exchange_lanes(kWarp, &mine, emulator::exchange_warp, where);
+  return mine.result;
+}
 inline float lane_reduce(float x, float (*join)(float, float),
                          emulator::Where where = emulator::Where::current()) {
   emulator::LaneExchange mine{x, 0, 0, join};
@@ -112,6 +119,9 @@ inline float div(float a, float b) {
 }
 inline float sqrt(float a) {
   return std::sqrt(a);
+}
+inline float fast_exp2(float x) {
+  return std::exp2(x);
 }
 inline double add(double a, double b) {
   return a + b;

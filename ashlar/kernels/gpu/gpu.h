@@ -4,14 +4,18 @@
 //
 //   ASHLAR_KERNEL(n)    a kernel, launched with at most n threads a block
 //   ASHLAR_DEVICE       a function that kernels call
+//   ASHLAR_BOTH         a function that kernels and their launches call
 //   thread_index(), block_index(), block_size()
 //   shared_memory()     of the block, as many bytes as its launch states; undefined at the start
 //   sync_block()        waits for all threads of the block, which then see each other's writes
 //   sync_lanes()        the same for the 32 threads of a group of lanes
 //   lane_xor(x, mask)   x of the lane whose number differs from this one's in the bits of mask
 //   lane_reduce(x, f)   f over all lanes, as a butterfly: the same order on every device
+//   warp_xor(x, mask)   the same over kWarp threads: for the lane maps of matrix units only
 //   add, mul, fma, div, sqrt   rounded to nearest; kernels have no arithmetic of float besides
 //                       (strict.h), so that no compiler decides what is fused
+//   fast_exp2(x)        2^x within 2 ulp, denormals may be 0; its bits are the device's own: for
+//                       kernels on matrix units only
 //   load_vector, store_vector  16 bytes at an address that is a multiple of 16
 //   copy_async(shared, global) 16 bytes, likewise; copy_commit() ends a group of copies.  After
 //                       copy_wait<n>() the bytes are there for the thread that issued the copies,

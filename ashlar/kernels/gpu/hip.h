@@ -21,6 +21,7 @@ const char* hipGetErrorString(int);
 #define ASHLAR_KERNEL(max_threads) \
   __attribute__((global, amdgpu_flat_work_group_size(1, max_threads))) void
 #define ASHLAR_DEVICE __attribute__((device, always_inline)) inline
+#define ASHLAR_BOTH __attribute__((host, device, always_inline)) inline
 
 namespace ashlar::device {
 
@@ -67,6 +68,9 @@ ASHLAR_DEVICE float lane_xor(float x, int mask) {
   const int from = (thread_index() % kWarp) ^ mask;
   return bits_to_float(uint32_t(__builtin_amdgcn_ds_bpermute(4 * from, int(float_to_bits(x)))));
 }
+ASHLAR_DEVICE float warp_xor(float x, int mask) {
+  return lane_xor(x, mask);
+}
 template <typename Join>
 ASHLAR_DEVICE float lane_reduce(float x, Join join) {
 #pragma unroll
@@ -89,6 +93,9 @@ ASHLAR_DEVICE float div(float a, float b) {
 }
 ASHLAR_DEVICE float sqrt(float a) {
   return __builtin_sqrtf(a);
+}
+ASHLAR_DEVICE float fast_exp2(float x) {
+  return __builtin_amdgcn_exp2f(x);
 }
 ASHLAR_DEVICE double add(double a, double b) {
   return a + b;

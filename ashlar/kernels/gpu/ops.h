@@ -2,6 +2,7 @@
 // over tensors in the memory of the device.  They hold for a type F64 only where they say so.
 #pragma once
 
+#include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/cross_entropy.h"
 #include "ashlar/kernels/embedding.h"
@@ -26,6 +27,10 @@ void download(const Context& ctx, const Tensor& from, std::span<double> to);
 // embedding.h.  Whoever loads a batch checks its ids.
 decltype(kernels::embedding_forward) embedding_forward;
 decltype(kernels::embedding_backward) embedding_backward;
+
+// attention.h
+decltype(kernels::attention_forward) attention_forward;
+decltype(kernels::attention_backward) attention_backward;
 
 // norm.h
 decltype(kernels::rms_norm_forward) rms_norm_forward;

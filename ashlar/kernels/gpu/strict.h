@@ -7,6 +7,7 @@
 
 #define ASHLAR_KERNEL(max_threads) inline void
 #define ASHLAR_DEVICE inline
+#define ASHLAR_BOTH inline
 
 namespace ashlar::device {
 
@@ -48,12 +49,14 @@ std::byte* shared_memory();
 void sync_block();
 void sync_lanes();
 float lane_xor(float, int mask);
+float warp_xor(float, int mask);
 float lane_reduce(float, float (*join)(float, float));
 float add(float, float);
 float mul(float, float);
 float fma(float, float, float);
 float div(float, float);
 float sqrt(float);
+float fast_exp2(float);
 double add(double, double);
 float bits_to_float(uint32_t);
 uint32_t float_to_bits(float);

@@ -1,9 +1,13 @@
-// 32 x 32 sums of a warp: the only code that knows how matrix units spread operands over lanes.
+// 32 x 32 sums of a warp: how matrix units spread operands over lanes, which no other code than
+// this and scores.h knows.
 //
 //   multiply   C += A B^T over 16 columns of A [32, 16] and of B [32, 16], bf16 in shared memory,
 //              rows `stride` elements apart; Transposed::kYes: B is [16, 32], and C += A B.  Both
 //              addresses and strides are even numbers of elements.
+//   load_left, load_right   the shares that this thread has of A and B, to be multiplied more than
+//              once; Transposed::kYes: A is [16, 32]
 //   each       calls use(row, column, element) for each element of C that this thread holds
+//   held       number e of kHeld such elements, at row(e) and column(e)
 //
 // Cost     32,768 flop a warp and call.
 // Numerics fp32 sums; their order within a call is the device's own.
@@ -52,6 +56,11 @@ ASHLAR_DEVICE uint64_t load_four(const Bf16* from, int stride, int line, int dep
          uint64_t(load_pair<transposed>(from, stride, line, depth + 2)) << 32;
 }
 
+// Two floats rounded to bf16, the first in the lower half.
+ASHLAR_DEVICE uint32_t pair_of(float low, float high) {
+  return to_bf16(low).bits | uint32_t(to_bf16(high).bits) << 16;
+}
+
 // The sums that a lane holds are declared by the size of Lanes, so that a compiler looks for the
 // matrix instruction only where a tile is used: each vendor's half has one of them.
 template <typename Lanes, int threads = Lanes::kThreads>
@@ -60,41 +69,75 @@ class TileOf;
 template <typename Lanes>
 class TileOf<Lanes, 32> {
  public:
-  static constexpr int kSize = 32, kDepth = 16;
+  static constexpr int kSize = 32, kDepth = 16, kHeld = 32;
+  struct Left {
+    uint32_t words[2][4];
+  };
+  struct Right {
+    uint32_t words[4][2];
+  };
 
   template <Transposed transposed = Transposed::kNo>
-  ASHLAR_DEVICE void multiply(const Bf16* a, int a_stride, const Bf16* b, int b_stride) {
+  ASHLAR_DEVICE static Left load_left(const Bf16* from, int stride) {
     const int lane = thread_index() % 32;
-    uint32_t left[2][4], right[4][2];
+    Left a;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int r = 0; r < 4; ++r)
-        left[i][r] = load_pair<Transposed::kNo>(a, a_stride, 16 * i + Lanes::a_row(lane, r),
-                                                Lanes::a_depth(lane, r));
+        a.words[i][r] = load_pair<transposed>(from, stride, 16 * i + Lanes::a_row(lane, r),
+                                              Lanes::a_depth(lane, r));
     }
+    return a;
+  }
+  template <Transposed transposed = Transposed::kNo>
+  ASHLAR_DEVICE static Right load_right(const Bf16* from, int stride) {
+    const int lane = thread_index() % 32;
+    Right b;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        right[j][r] = load_pair<transposed>(b, b_stride, 8 * j + Lanes::b_column(lane),
-                                            Lanes::b_depth(lane, r));
+        b.words[j][r] = load_pair<transposed>(from, stride, 8 * j + Lanes::b_column(lane),
+                                              Lanes::b_depth(lane, r));
     }
-    mma_16x8x16(c_, left, right);
+    return b;
+  }
+  ASHLAR_DEVICE void multiply(const Left& a, const Right& b) {
+    mma_16x8x16(c_, a.words, b.words);
+  }
+  template <Transposed transposed = Transposed::kNo>
+  ASHLAR_DEVICE void multiply(const Bf16* a, int a_stride, const Bf16* b, int b_stride) {
+    multiply(load_left(a, a_stride), load_right<transposed>(b, b_stride));
+  }
+
+  ASHLAR_DEVICE float& held(int e) {
+    return c_[e / 16][e / 4 % 4][e % 4];
+  }
+  ASHLAR_DEVICE static int row(int e) {
+    return 16 * (e / 16) + Lanes::c_row(thread_index() % 32, e % 4);
+  }
+  ASHLAR_DEVICE static int column(int e) {
+    return 8 * (e / 4 % 4) + Lanes::c_column(thread_index() % 32, e % 4);
+  }
+  // C, rounded, as A: a thread holds the same places of both.  Columns [kDepth step, + kDepth).
+  ASHLAR_DEVICE Left as_left(int step) const {
+    Left a;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float* c = c_[i][2 * step + r / 2];
+        a.words[i][r] = pair_of(c[2 * (r % 2)], c[2 * (r % 2) + 1]);
+      }
+    }
+    return a;
   }
 
   template <typename Use>
   ASHLAR_DEVICE void each(Use use) {
-    const int lane = thread_index() % 32;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-          use(16 * i + Lanes::c_row(lane, r), 8 * j + Lanes::c_column(lane, r), c_[i][j][r]);
-      }
-    }
+    for (int e = 0; e < kHeld; ++e) use(row(e), column(e), held(e));
   }
 
  private:
@@ -104,25 +147,57 @@ class TileOf<Lanes, 32> {
 template <typename Lanes>
 class TileOf<Lanes, 64> {
  public:
-  static constexpr int kSize = 32, kDepth = 16;
+  static constexpr int kSize = 32, kDepth = 16, kHeld = 16;
+  struct Left {
+    uint64_t words[2];
+  };
+  using Right = Left;
 
   template <Transposed transposed = Transposed::kNo>
-  ASHLAR_DEVICE void multiply(const Bf16* a, int a_stride, const Bf16* b, int b_stride) {
+  ASHLAR_DEVICE static Left load_left(const Bf16* from, int stride) {
     const int lane = thread_index() % 64;
-    uint64_t left[2], right[2];
+    Left a;
+#pragma unroll
+    for (int s = 0; s < 2; ++s)
+      a.words[s] = load_four<transposed>(from, stride, Lanes::line(lane), Lanes::depth(lane, s));
+    return a;
+  }
+  template <Transposed transposed = Transposed::kNo>
+  ASHLAR_DEVICE static Right load_right(const Bf16* from, int stride) {
+    return load_left<transposed>(from, stride);
+  }
+  ASHLAR_DEVICE void multiply(const Left& a, const Right& b) {
+    mfma_32x32x8(c_, a.words, b.words);
+  }
+  template <Transposed transposed = Transposed::kNo>
+  ASHLAR_DEVICE void multiply(const Bf16* a, int a_stride, const Bf16* b, int b_stride) {
+    multiply(load_left(a, a_stride), load_right<transposed>(b, b_stride));
+  }
+
+  ASHLAR_DEVICE float& held(int e) {
+    return c_[e];
+  }
+  ASHLAR_DEVICE static int row(int e) {
+    return Lanes::c_row(thread_index() % 64, e);
+  }
+  ASHLAR_DEVICE static int column(int e) {
+    return Lanes::c_column(thread_index() % 64, e);
+  }
+  // C, rounded, as B: a thread holds the same places of both.  Rows [kDepth step, + kDepth).
+  ASHLAR_DEVICE Right as_right(int step) const {
+    Right b;
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
-      left[s] = load_four<Transposed::kNo>(a, a_stride, Lanes::line(lane), Lanes::depth(lane, s));
-      right[s] = load_four<transposed>(b, b_stride, Lanes::line(lane), Lanes::depth(lane, s));
+      const float* c = c_ + 4 * (2 * step + s);
+      b.words[s] = pair_of(c[0], c[1]) | uint64_t(pair_of(c[2], c[3])) << 32;
     }
-    mfma_32x32x8(c_, left, right);
+    return b;
   }
 
   template <typename Use>
   ASHLAR_DEVICE void each(Use use) {
-    const int lane = thread_index() % 64;
 #pragma unroll
-    for (int r = 0; r < 16; ++r) use(Lanes::c_row(lane, r), Lanes::c_column(lane, r), c_[r]);
+    for (int e = 0; e < kHeld; ++e) use(row(e), column(e), held(e));
   }
 
  private:

@@ -21,6 +21,8 @@ struct Functions {
   void (*fill)(const Context&, const Matrix& to, double value);
   decltype(&kernels::embedding_forward) embedding_forward;
   decltype(&kernels::embedding_backward) embedding_backward;
+  decltype(&kernels::attention_forward) attention_forward;
+  decltype(&kernels::attention_backward) attention_backward;
   decltype(&kernels::rms_norm_forward) rms_norm_forward;
   decltype(&kernels::rms_norm_backward) rms_norm_backward;
   decltype(&kernels::merge_norm_forward) merge_norm_forward;
@@ -41,6 +43,8 @@ inline constexpr Functions kContracts = {kernels::copy,
                                          kernels::fill,
                                          kernels::embedding_forward,
                                          kernels::embedding_backward,
+                                         kernels::attention_forward,
+                                         kernels::attention_backward,
                                          kernels::rms_norm_forward,
                                          kernels::rms_norm_backward,
                                          kernels::merge_norm_forward,
@@ -60,6 +64,8 @@ inline constexpr Functions kGpu = {gpu::copy,
                                    gpu::fill,
                                    gpu::embedding_forward,
                                    gpu::embedding_backward,
+                                   gpu::attention_forward,
+                                   gpu::attention_backward,
                                    gpu::rms_norm_forward,
                                    gpu::rms_norm_backward,
                                    gpu::merge_norm_forward,

@@ -368,11 +368,22 @@ std::string run(const LaunchShape& shape, const std::function<void()>& body, Whe
   return error.empty() ? "" : text_of(where) + ": " + error;
 }
 
-void exchange(void** lanes) {
-  for (int l = 0; l < kLanes; ++l) {
+namespace {
+
+void exchange_among(int size, void** lanes) {
+  for (int l = 0; l < size; ++l) {
     auto* mine = static_cast<LaneExchange*>(lanes[l]);
     mine->result = static_cast<LaneExchange*>(lanes[l ^ mine->mask])->value;
   }
+}
+
+}  // namespace
+
+void exchange(void** lanes) {
+  exchange_among(kLanes, lanes);
+}
+void exchange_warp(void** lanes) {
+  exchange_among(kWarp, lanes);
 }
 
 void reduce(void** lanes) {

@@ -1,0 +1,71 @@
+// Ops whose products may run on matrix units: near the CPU's reference in fp64 as a whole and in
+// every element, with the same bits in every mode and the same workspace on meta.  In fp32 no
+// matrix unit computes, and bits are also the same on every device.
+#pragma once
+
+#include "tests/kernels/gpu/op_case.h"
+
+namespace ashlar::kernels {
+
+struct Bar {
+  double of_all;      // error of an output over its size, both as 2-norms
+  double of_largest;  // error of an element over the largest one
+};
+inline constexpr Bar kFloatBar{1e-5, 2e-5};
+
+inline void expect_within(const Output& got, const std::vector<double>& want, const Bar& bar,
+                          const std::string& name) {
+  const std::vector<double> values = values_of(got.tensor);
+  ASSERT_EQ(values.size(), want.size()) << name;
+  double error = 0, size = 0, most = 0, largest = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (values[i] == want[i]) continue;  // also infinite ones
+    const double d = values[i] - want[i];
+    ASSERT_TRUE(std::isfinite(d)) << name << ": " << got.name << "[" << i << "] is " << values[i]
+                                  << ", the fp64 reference " << want[i];
+    error += d * d;
+    most = std::max(most, std::abs(d));
+  }
+  for (const double w : want) {
+    if (!std::isfinite(w)) continue;
+    size += w * w;
+    largest = std::max(largest, std::abs(w));
+  }
+  EXPECT_LE(std::sqrt(error), bar.of_all * std::sqrt(size)) << name << ": " << got.name;
+  EXPECT_LE(most, bar.of_largest * largest) << name << ": " << got.name;
+}
+
+// bars: one for each output.
+inline void expect_product_op(const std::string& name, DType type, const std::vector<Bar>& bars,
+                              const PlacedOp& op) {
+  if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
+  Bench exact;
+  Place reference(kContracts, exact, false);
+  std::vector<std::vector<double>> want;
+  for (const Output& output : op(reference)) want.push_back(values_of(output.tensor));
+  ASSERT_EQ(want.size(), bars.size());
+  const Precision precision{DType::kF32, type};
+  int64_t workspace = 0;
+  uint64_t bits = 0;
+  for (int mode = 0; mode < device::num_modes(); ++mode) {
+    const std::string in_mode = name + ", " + device::select_mode(mode);
+    Bench bench(precision);
+    Place place(kGpu, bench, true);
+    const std::vector<Output> outputs = op(place);
+    ASSERT_EQ(outputs.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i)
+      expect_within(outputs[i], want[i], type == DType::kF32 ? kFloatBar : bars[i], in_mode);
+    const uint64_t sum = checksum_of(outputs);
+    if (mode == 0) bits = type == DType::kF32 ? expected_checksum(name) : sum;
+    EXPECT_EQ(fmt::format("{} {:016x}", name, sum), fmt::format("{} {:016x}", name, bits))
+        << in_mode;
+    workspace = bench.taken().peak_bytes();
+  }
+  device::select_mode(0);
+  Bench on_meta(precision, true, 1, Device::kMeta);
+  Place meta(kGpu, on_meta, false);
+  op(meta);
+  EXPECT_EQ(on_meta.taken().peak_bytes(), workspace) << name;
+}
+
+}  // namespace ashlar::kernels
