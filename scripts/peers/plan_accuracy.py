@@ -179,7 +179,7 @@ class Campaign:
                     step = self.simulated(model, ranks, name, self.o.machine or self.table(model, ranks))
                     error = step["step_s"] / real - 1
                     foreign = max(r["foreign"] for r in runs)
-                    good = spread <= 0.05 and foreign < 0.03
+                    good = len(runs) == self.o.rounds and spread <= 0.05 and foreign < 0.03
                     (errors if good else left_out).append(error)
                     rows.append((real, step["step_s"], name))
                     mean = lambda key: 1e3 * statistics.mean(r[key] for r in step["ranks"])
