@@ -114,7 +114,11 @@ TEST(MachineSession, SmokeNamesRanksAndJudgesThem) {
   const Findings& findings = report.parts[0].findings;
   EXPECT_TRUE(findings.faults.empty());
   ASSERT_EQ(findings.fleets.size(), 2u);  // product, memory
-  EXPECT_LE(findings.judged.size(), 3u);  // messages of every rank, unless noise hides one
+  // Noise may hide one of the three, and make a pair look slow.
+  const auto is_of_rank = [](const machine::Judgement& j) {
+    return j.name.starts_with("messages of rank");
+  };
+  EXPECT_LE(std::ranges::count_if(findings.judged, is_of_rank), 3);
   EXPECT_NE(findings.text.find("messages between"), std::string::npos) << findings.text;
   for (const auto& fleet : findings.fleets) {
     ASSERT_EQ(fleet.size(), 3u);
@@ -188,7 +192,7 @@ TEST(MachineSession, CyclesRepeatTheParts) {
   EXPECT_EQ(report.parts[2].cycle, 3);
   EXPECT_EQ(report.too_few_ranks, std::vector<std::string>{"p2p"});
   EXPECT_EQ(Json::parse(to_json(report))["results"][2]["cycle"], 3);
-  options.cycles = 0;  // until time is up
+  options.cycles = 0;    // until time is up
   options.budget_s = 1;  // a busy machine takes 25 ms for one
   EXPECT_GT(run_on(2, {triad_of(20)}, options, keeping).parts.size(), 3u);
 }
