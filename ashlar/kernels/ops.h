@@ -2,8 +2,8 @@
 // the contracts (kernels/X.cpp) call through it: they check a call, record it and pass it on, and
 // know no device.  A second device is a second table.
 //
-// Each function has the name, the meaning and the arguments of the function in kernels/X.h, but for
-// those that are overloaded there.  An implementation
+// Each function has the name, the meaning and the arguments of the function in kernels/X.h; those
+// that are overloaded there have names of their own.  These rules hold for every implementation:
 //
 // Relies on  shapes, types, absent tensors and values (of a token id, a target) being as
 //            kernels/X.h states, and the call recorded.

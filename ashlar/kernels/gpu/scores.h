@@ -16,8 +16,8 @@
 //
 // Implementations: NVIDIA keeps S = A B^T, whose places are those of the left operand of S X.  AMD
 // keeps S^T = B A^T, in which two threads share a row, and whose places are those of the right
-// operand of O^T = X^T S^T.  fp32 uses no matrix unit: its lanes have rows as on NVIDIA, in groups
-// of 32, so that the bits do not depend on the size of a warp, and S reaches the others of its row
+// operand of O^T = X^T S^T.  fp32 uses no matrix unit.  Its lanes have rows as on NVIDIA, always in
+// groups of 32, which makes the bits independent of the size of a warp; lanes of a row exchange S
 // through shared memory.  Besides tile.h this is the only code that knows lane maps.
 #pragma once
 
@@ -26,9 +26,9 @@
 
 namespace ashlar::device {
 
-// Lines that are an operand.  Of bf16: in shared memory, 32 of them or more, their width a multiple
-// of 16.  Of fp32: in global memory; lines from count on are the last line again, and columns from
-// width on the last column: they reach scores and sums that nobody reads.
+// The lines of an operand.  bf16 lines are in shared memory, 32 or more, with a width that 16
+// divides.  fp32 lines are in global memory.  A line beyond the last reads the last one, and a
+// column beyond the width the last column: they only reach scores and sums that are never stored.
 template <typename Element>
 struct Lines;
 template <>

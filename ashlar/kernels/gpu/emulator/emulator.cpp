@@ -1,12 +1,12 @@
 // How the emulator works.  A block's threads are fibers: each has a stack, ashlar_switch_stacks
 // goes from one to another in a dozen instructions, and all run on the thread that launched the
-// kernel.
-// Blocks run one after another.  Where threads meet (a barrier, a sum over lanes, a matrix
-// instruction), arrivals are counted; all but the last one give way to the next thread in the order
-// of the mode that can run.  If none can, one has ended early or waits elsewhere, which is an error
-// that names both lines.  Shared memory begins as NaN and, like device memory, ends at a page that
-// nobody may touch.  copy_async moves its bytes at once or, in lazy modes, at the wait that covers
-// it.  For ThreadSanitizer the kernels are compiled with it and this file without.  Fibers are then
+// kernel.  Blocks run one after another.
+// Where threads meet (a barrier, a sum over lanes, a matrix instruction), the emulator counts
+// arrivals.  Every thread but the last gives way to the next one that can run, in the order of the
+// mode.  If none can, a thread has ended early or waits elsewhere: the launch returns an error that
+// names both lines.  Shared memory begins as NaN and, like device memory, ends at a page that no
+// access may touch.  copy_async moves its bytes at once or, in lazy modes, at the wait for them.
+// For ThreadSanitizer the kernels are compiled with it and this file without.  Fibers are then
 // threads that only barriers put in order, and it reports every race within a block and between
 // blocks with both lines, whatever the mode.
 #include <sys/mman.h>

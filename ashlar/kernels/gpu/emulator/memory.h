@@ -7,9 +7,9 @@ namespace ashlar::device::emulator {
 
 inline constexpr size_t kPageBytes = 4096;
 
-// Bytes that begin as NaN in every floating type.  Their end, rounded up to 16 bytes, is the start
-// of a page that nobody may touch; the bytes between are NaN too, and so are those before the
-// start, and `intact` tells whether a write has changed any of them.
+// Memory that begins as NaN in every floating type.  It ends, rounded up to 16 bytes, where a page
+// begins that no access may touch.  The bytes in front of it and up to that page are NaN too;
+// `intact` tells whether a write has changed them.
 class WatchedMemory {
  public:
   explicit WatchedMemory(size_t bytes);
