@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <span>
 
 #include "ashlar/core/error.h"
 #include "ashlar/machine/laws.h"
@@ -33,14 +35,24 @@ double usable_share(const machine::Profile& profile, const char* key) {
   return found ? found->value : 1;
 }
 
+// The first size near the peak of bandwidth, which falls again where messages outgrow a cache.
+double first_saturated_size(std::span<const machine::CurvePoint> points) {
+  double peak = 0, first = std::numeric_limits<double>::infinity();
+  for (const machine::CurvePoint& point : points)
+    peak = std::max(peak, point.size / point.median_us);
+  for (const machine::CurvePoint& point : points)
+    if (point.size / point.median_us >= kSaturated * peak) first = std::min(first, point.size);
+  return first;
+}
+
 }  // namespace
 
 SaturatingSizes::SaturatingSizes(const machine::Profile& profile, int64_t ranks_per_node)
     : profile_(profile), ranks_per_node_(ranks_per_node) {
   for (const machine::CollectiveCurve& curve : profile.collectives) {
     if (curve.op != CollectiveOp::kReduceScatter || curve.points.size() < kFewestSizes) continue;
-    if (const auto bytes = machine::saturating_size(curve.points, kSaturated))
-      curves_.push_back({curve.ranks, *bytes});
+    const auto bytes = machine::saturating_size(curve.points, kSaturated);
+    curves_.push_back({curve.ranks, bytes ? *bytes : first_saturated_size(curve.points)});
   }
 }
 

@@ -115,5 +115,16 @@ TEST(BucketBytes, AreRefusedWithTheCommandThatMeasures) {
             std::string::npos);
 }
 
+// Messages that outgrow a cache move at half the rate.
+TEST(BucketBytes, ABandwidthThatFallsAgainCountsAtItsPeak) {
+  Profile profile;
+  profile.name = "caches";
+  machine::CollectiveCurve curve = curve_of(machine::CollectiveOp::kReduceScatter, 2, 10, 6);
+  for (machine::CurvePoint& point : curve.points)
+    if (point.size > double(1 << 20)) point.median_us *= 2;
+  profile.collectives = {curve};
+  // 10 us + size / (12 GB/s): 97.4 us at 1 MiB, 53.7 at 512 KiB, which has 91 % of its bandwidth.
+  EXPECT_EQ(bytes_for(profile, 2), 512 << 10);
+}
 }  // namespace
 }  // namespace ashlar::sizing
