@@ -84,12 +84,12 @@ void fill(const Context& ctx, const Matrix& to, double value) {
   check_launch(device::launch(fill));
 }
 
-void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
+void upload_i32(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   ASHLAR_ASSERT(to.dtype == DType::kI32);
   if (!ctx.meta() && !to.empty()) copy_between(to.data, from.data(), to.bytes());
 }
 
-void upload(const Context& ctx, std::span<const double> from, const Tensor& to) {
+void upload_real(const Context& ctx, std::span<const double> from, const Tensor& to) {
   if (ctx.meta() || to.empty()) return;
   if (to.dtype == DType::kF64) return copy_between(to.data, from.data(), to.bytes());
   ASHLAR_ASSERT(to.dtype == DType::kF32);
@@ -97,17 +97,17 @@ void upload(const Context& ctx, std::span<const double> from, const Tensor& to) 
   copy_between(to.data, values.data(), to.bytes());
 }
 
-void download(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
+void download_i32(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
   ASHLAR_ASSERT(from.dtype == DType::kI32);
   if (!ctx.meta() && !from.empty()) copy_between(to.data(), from.data, from.bytes());
 }
 
-void download(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
+void download_i64(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
   ASHLAR_ASSERT(from.dtype == DType::kI64);
   if (!ctx.meta() && !from.empty()) copy_between(to.data(), from.data, from.bytes());
 }
 
-void download(const Context& ctx, const Tensor& from, std::span<double> to) {
+void download_real(const Context& ctx, const Tensor& from, std::span<double> to) {
   if (ctx.meta() || from.empty()) return;
   if (from.dtype == DType::kF64) return copy_between(to.data(), from.data, from.bytes());
   ASHLAR_ASSERT(from.dtype == DType::kF32);

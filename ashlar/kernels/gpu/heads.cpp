@@ -12,7 +12,7 @@ namespace {
 Tensor take_positions(const Context& ctx, const HeadsShape& shape, const Sequence& sequence) {
   if (shape.rotary_dim == 0) return {};
   const Tensor position_T = ctx.workspace->take(DType::kI32, {sequence.num_tokens()});
-  gpu::upload(ctx, sequence.position_T(), position_T);
+  gpu::upload_i32(ctx, sequence.position_T(), position_T);
   return position_T;
 }
 
@@ -39,7 +39,7 @@ void rope_table(const Context& ctx, const Rope& rope, const Tensor& table_PR) {
   std::vector<double> values(size_t(table_PR.numel()));
   const Context host{.threads = ctx.threads};
   cpu::rope_table(host, rope, tensor_over(std::span(values)).view(table_PR.shape));
-  gpu::upload(ctx, values, table_PR);
+  gpu::upload_real(ctx, values, table_PR);
 }
 
 void heads_forward(const Context& ctx, const HeadsForward& x) {

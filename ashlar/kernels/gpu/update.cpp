@@ -103,7 +103,7 @@ int64_t first_non_finite(const Context& ctx, const Tensor& x) {
                                                      .n = n,
                                                      .by_vectors = begin_at_vectors({x})}));
   int64_t first = n;
-  gpu::download(ctx, partials.slice(0, 1), std::span(&first, 1));
+  gpu::download_i64(ctx, partials.slice(0, 1), std::span(&first, 1));
   return first == n ? -1 : first;
 }
 

@@ -88,12 +88,12 @@ std::vector<Output> run_attention(Place& p, const GpuAttentionCase& c) {
                   .v = p.random(type, "v", {c.key_rows, K * V}),
                   .out = p.unset(type, {T, N * V}),
                   .lse = p.unset(p.wide(), {T, N})};
-  p.call.attention_forward(p.context(), queries, c.keys, x.call(c.shape));
+  kernels::attention_forward(p.context(), queries, c.keys, x.call(c.shape));
   const Tensor dout = p.random(type, "dout", {T, N * V});
   const Tensor dq = p.unset(p.wide(), x.q.shape), dk = p.unset(p.wide(), x.k.shape),
                dv = p.unset(p.wide(), x.v.shape);
-  p.call.attention_backward(p.context(), queries, c.part.empty() ? c.keys : c.part, x.call(c.shape),
-                            {.dout = dout, .dq = dq, .dk = dk, .dv = dv});
+  kernels::attention_backward(p.context(), queries, c.part.empty() ? c.keys : c.part,
+                              x.call(c.shape), {.dout = dout, .dq = dq, .dk = dk, .dv = dv});
   return {{"out", x.out}, {"lse", x.lse}, {"dq", dq}, {"dk", dk}, {"dv", dv}};
 }
 
@@ -108,7 +108,7 @@ TEST(GpuAttention, MatchesTheReferenceInEveryMode) {
 
 TEST(GpuAttention, WithoutQueriesKeysHaveNoGradient) {
   Bench bench({DType::kF32, DType::kBF16});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   GpuAttentionCase c = documents("", gpu_heads(2, 1, 16, 16), {40});
   c.queries.clear();
   const std::vector<Output> outputs = run_attention(p, c);
@@ -120,7 +120,7 @@ TEST(GpuAttention, WithoutQueriesKeysHaveNoGradient) {
 TEST(GpuAttention, PassesNanOn) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     Bench bench({DType::kF32, type});
-    Place p(kGpu, bench, true);
+    Place p(gpu::kOps, bench);
     const AttentionShape shape = gpu_heads(1, 1, 8, 8);
     const Tensors x{.q = p.random(type, "q", {80, 8}),
                     .k = p.random(type, "k", {80, 8}),
@@ -131,7 +131,7 @@ TEST(GpuAttention, PassesNanOn) {
     type == DType::kF32 ? bad.as<float>()[0] = std::numeric_limits<float>::quiet_NaN()
                         : float(bad.as<bf16>()[0] = bf16(std::numeric_limits<float>::quiet_NaN()));
     const Segments document = {{0, 80, 0, 0}};
-    p.call.attention_forward(p.context(), Sequence(document), document, x.call(shape));
+    kernels::attention_forward(p.context(), Sequence(document), document, x.call(shape));
     const std::vector<double> out = values_of(x.out), lse = values_of(x.lse);
     for (size_t t = 0; t < 80; ++t) {
       EXPECT_EQ(std::isnan(lse[t]), t >= 70) << t;

@@ -20,11 +20,11 @@ std::vector<Output> run_cross_entropy(Place& p, int64_t t, int64_t V, Gradient g
   Tensor dlogits;
   if (gradient == Gradient::kBesides) dlogits = p.unset(p.product(), {t, V});
   if (gradient == Gradient::kInPlace) dlogits = logits;
-  p.call.cross_entropy(p.context(), {.logits_tV = logits,
-                                     .targets_t = p.ints(some_targets(t, V)),
-                                     .scale = kLossScale,
-                                     .loss_t = loss,
-                                     .dlogits_tV = dlogits});
+  kernels::cross_entropy(p.context(), {.logits_tV = logits,
+                                       .targets_t = p.ints(some_targets(t, V)),
+                                       .scale = kLossScale,
+                                       .loss_t = loss,
+                                       .dlogits_tV = dlogits});
   if (!dlogits) return {{"loss", loss}};
   return {{"loss", loss}, {"dlogits", dlogits}};
 }
@@ -46,7 +46,7 @@ TEST(GpuCrossEntropy, MatchesTheReferenceInEveryMode) {
 TEST(GpuCrossEntropy, ExtremeLogits) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const int64_t V = 5000;
   const Tensor logits = p.zeros(DType::kF32, {4, V}), loss = p.unset(DType::kF32, {4});
   const Tensor gradient = p.unset(DType::kF32, {4, V});
@@ -56,10 +56,10 @@ TEST(GpuCrossEntropy, ExtremeLogits) {
   x[V + 17] = 1000.0f;         // far above the rest
   x[2 * V + 3999] = -1000.0f;  // far below
   x[3 * V + 10] = NAN;
-  p.call.cross_entropy(p.context(), {.logits_tV = logits,
-                                     .targets_t = p.ints({3000, 17, 3999, 0}),
-                                     .loss_t = loss,
-                                     .dlogits_tV = gradient});
+  kernels::cross_entropy(p.context(), {.logits_tV = logits,
+                                       .targets_t = p.ints({3000, 17, 3999, 0}),
+                                       .loss_t = loss,
+                                       .dlogits_tV = gradient});
   const float *losses = loss.as<float>(), *dlogits = gradient.as<float>();
   EXPECT_EQ(losses[0], 0.0f);
   EXPECT_EQ(losses[1], 0.0f);
@@ -74,7 +74,7 @@ TEST(GpuCrossEntropy, ExtremeLogits) {
 
 TEST(GpuCrossEntropy, OfNoTokenDoesNothing) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   EXPECT_EQ(run_cross_entropy(p, 0, 5, Gradient::kBesides).size(), 2u);
 }
 

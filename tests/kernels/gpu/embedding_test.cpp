@@ -30,20 +30,20 @@ std::vector<Output> run_embedding(Place& p, const TableShape& s, bool plain, int
   const Tensor ids = p.ints(some_ids(s)), emb = p.random(p.wide(), "emb", {s.V, s.H});
   const Affine affine = some_affine(p, s.H, plain);
   const Tensor x = p.unset(p.stream(), {s.T, s.H});
-  p.call.embedding_forward(
+  kernels::embedding_forward(
       p.context(),
       {.ids_T = ids, .emb_VH = emb, .scale_H = affine.scale, .bias_H = affine.bias, .x_TH = x});
   const Tensor dx = p.random(p.stream(), "dx", {s.T, s.H});
   const Tensor demb = p.random(p.wide(), "demb", {s.V, s.H});
-  p.call.embedding_backward(p.context(), {.ids_T = ids,
-                                          .emb_VH = emb,
-                                          .scale_H = affine.scale,
-                                          .bias_H = affine.bias,
-                                          .dx_TH = dx,
-                                          .demb_VH = demb,
-                                          .fixed_id = fixed_id,
-                                          .dscale_H = affine.dscale,
-                                          .dbias_H = affine.dbias});
+  kernels::embedding_backward(p.context(), {.ids_T = ids,
+                                            .emb_VH = emb,
+                                            .scale_H = affine.scale,
+                                            .bias_H = affine.bias,
+                                            .dx_TH = dx,
+                                            .demb_VH = demb,
+                                            .fixed_id = fixed_id,
+                                            .dscale_H = affine.dscale,
+                                            .dbias_H = affine.dbias});
   if (plain) return {{"x", x}, {"demb", demb}};
   return {{"x", x}, {"demb", demb}, {"dscale", affine.dscale}, {"dbias", affine.dbias}};
 }
@@ -76,20 +76,20 @@ TEST(GpuEmbedding, HasTheBitsOfTheCpu) {
 
 TEST(GpuEmbedding, OfNoTokenLeavesGradientsAlone) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const Tensor emb = p.random(DType::kF32, "emb", {3, 8}), none = p.zeros(DType::kF32, {0, 8});
   const Tensor demb = p.random(DType::kF32, "demb", {3, 8});
   const Affine affine = some_affine(p, 8, false);
   const std::vector<double> before = values_of(demb), dscale = values_of(affine.dscale);
-  p.call.embedding_forward(p.context(), {.ids_T = p.ints({}), .emb_VH = emb, .x_TH = none});
-  p.call.embedding_backward(p.context(), {.ids_T = p.ints({}),
-                                          .emb_VH = emb,
-                                          .scale_H = affine.scale,
-                                          .bias_H = affine.bias,
-                                          .dx_TH = none,
-                                          .demb_VH = demb,
-                                          .dscale_H = affine.dscale,
-                                          .dbias_H = affine.dbias});
+  kernels::embedding_forward(p.context(), {.ids_T = p.ints({}), .emb_VH = emb, .x_TH = none});
+  kernels::embedding_backward(p.context(), {.ids_T = p.ints({}),
+                                            .emb_VH = emb,
+                                            .scale_H = affine.scale,
+                                            .bias_H = affine.bias,
+                                            .dx_TH = none,
+                                            .demb_VH = demb,
+                                            .dscale_H = affine.dscale,
+                                            .dbias_H = affine.dbias});
   EXPECT_EQ(values_of(demb), before);
   EXPECT_EQ(values_of(affine.dscale), dscale);
 }

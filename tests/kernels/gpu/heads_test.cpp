@@ -28,38 +28,38 @@ std::vector<Output> run_heads(Place& p, const HeadsCase& c, const Sequence& sequ
     return c.norms ? p.unset(p.wide(), {T, heads}) : Tensor();
   };
   const Tensor table = s.rotary_dim > 0 ? p.unset(p.wide(), {20, s.rotary_dim}) : Tensor();
-  if (table) p.call.rope_table(p.context(), {.theta = 100}, table);
+  if (table) kernels::rope_table(p.context(), {.theta = 100}, table);
   const Tensor qkv = p.random(p.product(), "qkv", TW);
   const Tensor q_norm = weight("q_norm", 1), k_norm = weight("k_norm", 1);
   const Tensor qhat = p.unset(p.product(), TN), khat = p.unset(p.product(), TK);
   const Tensor v = p.unset(p.product(), TK), rstd_q = per_head(s.N), rstd_k = per_head(s.K);
-  p.call.heads_forward(p.context(), {.shape = s,
-                                     .sequence = sequence,
-                                     .rope_PR = table,
-                                     .qkv = qkv,
-                                     .q_norm_D = q_norm,
-                                     .k_norm_D = k_norm,
-                                     .qhat = qhat,
-                                     .khat = khat,
-                                     .v = v,
-                                     .rstd_q_TN = rstd_q,
-                                     .rstd_k_TK = rstd_k});
+  kernels::heads_forward(p.context(), {.shape = s,
+                                       .sequence = sequence,
+                                       .rope_PR = table,
+                                       .qkv = qkv,
+                                       .q_norm_D = q_norm,
+                                       .k_norm_D = k_norm,
+                                       .qhat = qhat,
+                                       .khat = khat,
+                                       .v = v,
+                                       .rstd_q_TN = rstd_q,
+                                       .rstd_k_TK = rstd_k});
   const Tensor dqkv = p.random(p.product(), "a gate's columns", TW);
   const Tensor dq_norm = weight("dq_norm", 0), dk_norm = weight("dk_norm", 0);
-  p.call.heads_backward(p.context(), {.shape = s,
-                                      .sequence = sequence,
-                                      .rope_PR = table,
-                                      .qkv = c.norms ? qkv : Tensor(),
-                                      .q_norm_D = q_norm,
-                                      .k_norm_D = k_norm,
-                                      .rstd_q_TN = rstd_q,
-                                      .rstd_k_TK = rstd_k,
-                                      .dqhat = p.random(p.wide(), "dqhat", TN),
-                                      .dkhat = p.random(p.wide(), "dkhat", TK),
-                                      .dv = p.random(p.wide(), "dv", TK),
-                                      .dqkv = dqkv,
-                                      .dq_norm_D = dq_norm,
-                                      .dk_norm_D = dk_norm});
+  kernels::heads_backward(p.context(), {.shape = s,
+                                        .sequence = sequence,
+                                        .rope_PR = table,
+                                        .qkv = c.norms ? qkv : Tensor(),
+                                        .q_norm_D = q_norm,
+                                        .k_norm_D = k_norm,
+                                        .rstd_q_TN = rstd_q,
+                                        .rstd_k_TK = rstd_k,
+                                        .dqhat = p.random(p.wide(), "dqhat", TN),
+                                        .dkhat = p.random(p.wide(), "dkhat", TK),
+                                        .dv = p.random(p.wide(), "dv", TK),
+                                        .dqkv = dqkv,
+                                        .dq_norm_D = dq_norm,
+                                        .dk_norm_D = dk_norm});
   std::vector<Output> outputs = {{"qhat", qhat}, {"khat", khat}, {"v", v}, {"dqkv", dqkv}};
   if (c.norms)
     outputs.insert(
@@ -89,7 +89,7 @@ TEST(GpuHeads, SumOverSeveralBlocksOfTokens) {
 
 TEST(GpuHeads, OfNoTokenLeaveGradientsAlone) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const std::vector<Output> outputs =
       run_heads(p, {{2, 1, 8, 8, 1e-6}, true}, Sequence(std::vector<Segment>()));
   EXPECT_EQ(values_of(outputs[6].tensor), values_of(p.random(DType::kF32, "dq_norm", {8})));
@@ -99,7 +99,7 @@ TEST(GpuHeads, ATableHasTheBitsOfTheCpu) {
   for (const DType dtype : {DType::kF32, DType::kF64})
     expect_bits_of_cpu(std::string(name_of(dtype)), [&](Place& p) -> std::vector<Output> {
       const Tensor table = p.unset(dtype, {40, 6});
-      p.call.rope_table(p.context(), {.theta = 1e4}, table);
+      kernels::rope_table(p.context(), {.theta = 1e4}, table);
       return {{"table", table}};
     });
 }

@@ -49,18 +49,18 @@ struct MergeCase {
     return {vector("ao"), vector("bo"), vector("ar"), vector("br")};
   }
   void forward(bool with_norm) const {
-    p.call.merge_norm_forward(p.context(), {.eps = kNormEps,
-                                            .o_TH = o,
-                                            .r_TH = r,
-                                            .params = params,
-                                            .factors = factors,
-                                            .r_norm_H = r_norm,
-                                            .r_rstd_T = r_rstd,
-                                            .w_H = with_norm ? w : Tensor(),
-                                            .h_TH = h,
-                                            .y_TH = with_norm ? y : Tensor(),
-                                            .rstd_T = with_norm ? rstd : Tensor(),
-                                            .weight_offset = offset});
+    kernels::merge_norm_forward(p.context(), {.eps = kNormEps,
+                                              .o_TH = o,
+                                              .r_TH = r,
+                                              .params = params,
+                                              .factors = factors,
+                                              .r_norm_H = r_norm,
+                                              .r_rstd_T = r_rstd,
+                                              .w_H = with_norm ? w : Tensor(),
+                                              .h_TH = h,
+                                              .y_TH = with_norm ? y : Tensor(),
+                                              .rstd_T = with_norm ? rstd : Tensor(),
+                                              .weight_offset = offset});
   }
 };
 
@@ -75,7 +75,7 @@ struct MergeGradients {
 };
 
 void run_backward(const MergeCase& c, const MergeGradients& g, const Tensor& h) {
-  c.p.call.merge_norm_backward(c.p.context(), {.dy_TH = g.dy,
+  kernels::merge_norm_backward(c.p.context(), {.dy_TH = g.dy,
                                                .dh_in_TH = g.dh_in,
                                                .dy_in_TH = g.dy_in,
                                                .o_TH = c.o,
@@ -92,7 +92,7 @@ void run_backward(const MergeCase& c, const MergeGradients& g, const Tensor& h) 
                                                .weight_offset = c.offset});
 }
 void run_backward_alone(const MergeCase& c, const MergeGradients& g, const Tensor& dh) {
-  c.p.call.merge_norm_backward(c.p.context(), {.dh_in_TH = dh,
+  kernels::merge_norm_backward(c.p.context(), {.dh_in_TH = dh,
                                                .o_TH = c.o,
                                                .r_TH = c.r,
                                                .params = c.params,
@@ -160,17 +160,17 @@ struct InTwo {
   MergeGradients g;
   InTwo(Place& p, const MergeShape& s, Kind kind) : c(p, s, kind), g(c) {
     c.forward(false);
-    p.call.rms_norm_forward(p.context(), kNormEps, c.h, c.w, c.y, c.rstd, c.offset);
+    kernels::rms_norm_forward(p.context(), kNormEps, c.h, c.w, c.y, c.rstd, c.offset);
     const Tensor dh = p.unset(p.stream(), c.TH);
-    p.call.rms_norm_backward(p.context(), {.dy_TH = g.dy,
-                                           .h_TH = c.h,
-                                           .w_H = c.w,
-                                           .rstd_T = c.rstd,
-                                           .dh_in_TH = g.dh_in,
-                                           .dy_in_TH = g.dy_in,
-                                           .dh_TH = dh,
-                                           .dw_H = g.dw,
-                                           .weight_offset = c.offset});
+    kernels::rms_norm_backward(p.context(), {.dy_TH = g.dy,
+                                             .h_TH = c.h,
+                                             .w_H = c.w,
+                                             .rstd_T = c.rstd,
+                                             .dh_in_TH = g.dh_in,
+                                             .dy_in_TH = g.dy_in,
+                                             .dh_TH = dh,
+                                             .dw_H = g.dw,
+                                             .weight_offset = c.offset});
     run_backward_alone(c, g, dh);
   }
 };
@@ -180,7 +180,7 @@ TEST(GpuMergeNorm, InOneHasTheBitsOfTwo) {
     for (const auto& [kind, kind_name] : kKinds)
       for (const DType stream : {DType::kF32, DType::kBF16}) {
         Bench bench({stream, DType::kBF16});
-        Place p(kGpu, bench, true);
+        Place p(gpu::kOps, bench);
         const InTwo two(p, s, kind);
         const std::vector<Output> want = with_vectors({{"h", two.c.h},
                                                        {"y", two.c.y},

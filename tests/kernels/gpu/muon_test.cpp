@@ -11,9 +11,9 @@ std::vector<Output> run_muon(Place& p, int64_t n, int64_t first, bool nesterov) 
     return p.random(p.wide(), name, {first + n}).slice(first, first + n);
   };
   const Tensor g = part("g"), m = part("m"), w = part("w"), x = nesterov ? g : part("x");
-  p.call.muon_momentum(
+  kernels::muon_momentum(
       p.context(), {.mu = 0.95, .nesterov = nesterov, .grad_scale = 0.5, .g = g, .m = m, .x = x});
-  p.call.muon_apply(p.context(), {.lr = 0.02, .decay = 0.1, .lambda = 0.2, .x = x, .w = w});
+  kernels::muon_apply(p.context(), {.lr = 0.02, .decay = 0.1, .lambda = 0.2, .x = x, .w = w});
   return {{"m", m}, {"x", x}, {"w", w}};
 }
 
@@ -28,18 +28,18 @@ TEST(GpuUpdate, MuonMatchesTheReferenceInEveryMode) {
 
 TEST(GpuUpdate, MuonRefreshesTheOperand) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const Tensor w = p.random(DType::kF32, "w", {6, 8}), x = p.random(DType::kF32, "x", {6, 8});
   const Tensor packed = p.random(DType::kBF16, "packed", {6, 8});
   const std::vector<double> before = values_of(packed);
   const Operand operand{.w = w, .forward = packed, .backward = {}};
   EXPECT_TRUE(gpu::packs_in_update(p.context(), {.operand = &operand, .row = 2}, 24));
-  p.call.muon_apply(p.context(), {.lr = 1e-2,
-                                  .decay = 0.1,
-                                  .lambda = 0.3,
-                                  .x = x.slice(2, 5),
-                                  .w = w.slice(2, 5),
-                                  .packed = {.operand = &operand, .row = 2}});
+  kernels::muon_apply(p.context(), {.lr = 1e-2,
+                                    .decay = 0.1,
+                                    .lambda = 0.3,
+                                    .x = x.slice(2, 5),
+                                    .w = w.slice(2, 5),
+                                    .packed = {.operand = &operand, .row = 2}});
   const std::vector<double> after = values_of(packed), weights = values_of(w);
   for (size_t i = 0; i < after.size(); ++i)
     EXPECT_EQ(after[i],
@@ -49,7 +49,7 @@ TEST(GpuUpdate, MuonRefreshesTheOperand) {
 TEST(GpuUpdate, FindsTheFirstElementThatIsNotFinite) {
   for (const int64_t n : {1, 4096, 10001}) {
     Bench bench({DType::kF32, DType::kF32});
-    Place p(kGpu, bench, true);
+    Place p(gpu::kOps, bench);
     const Tensor x = p.random(DType::kF32, "x", {n});
     EXPECT_EQ(gpu::first_non_finite(p.context(), x), -1);
     x.as<float>()[n - 1] = std::numeric_limits<float>::quiet_NaN();
@@ -58,13 +58,13 @@ TEST(GpuUpdate, FindsTheFirstElementThatIsNotFinite) {
     EXPECT_EQ(gpu::first_non_finite(p.context(), x), n / 2);
   }
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   EXPECT_EQ(gpu::first_non_finite(p.context(), p.zeros(DType::kF32, {0})), -1);
 }
 
 TEST(GpuOperand, IsACopyInBf16ThatBothPassesRead) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const OperandLayout fp32 = gpu::operand_layout(p.context(), 2, 3, 5, DType::kF32, true);
   EXPECT_EQ(fp32.forward_numel + fp32.backward_numel, 0);
   const OperandLayout layout = gpu::operand_layout(p.context(), 2, 3, 5, DType::kBF16, true);
@@ -84,13 +84,13 @@ TEST(GpuOperand, IsACopyInBf16ThatBothPassesRead) {
 template <typename Sent, typename Got = Sent>
 void expect_round_trip(DType dtype, const std::vector<Sent>& list) {
   Bench bench;
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   for (const auto size : {list.size(), size_t(0)}) {
     const std::span<const Sent> sent(list.data(), size);
     const Tensor t = p.unset(dtype, {int64_t(size)});
-    gpu::upload(p.context(), sent, t);
+    kernels::upload(p.context(), sent, t);
     std::vector<Got> got(size);
-    gpu::download(p.context(), t, std::span(got));
+    kernels::download(p.context(), t, std::span(got));
     for (size_t i = 0; i < size; ++i)
       EXPECT_EQ(got[i], dtype == DType::kF32 ? Got(float(sent[i])) : Got(sent[i])) << i;
   }
@@ -101,12 +101,27 @@ TEST(GpuCopy, UploadsAndDownloads) {
   expect_round_trip<double>(DType::kF64, {0.1, -2.5, 1e300});
   expect_round_trip<double>(DType::kF32, {0.1, -2.5, 1e-3});
   Bench bench;
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const Tensor counts = p.zeros(DType::kI64, {2});
   counts.as<int64_t>()[1] = int64_t(1) << 40;
   std::vector<int64_t> got(2);
-  gpu::download(p.context(), counts, std::span(got));
+  kernels::download(p.context(), counts, std::span(got));
   EXPECT_EQ(got[1], int64_t(1) << 40);
+}
+
+TEST(GpuOps, RaisesWhatItLacks) {
+  for (const Device device : {Device::kCpu, Device::kMeta}) {
+    Bench bench({}, true, 1, device);
+    Place p(gpu::kOps, bench);
+    Operand weight;
+    try {
+      gpu::kOps.round_to_int8(p.context(), DType::kF32, weight);
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kDevice);
+      EXPECT_STREQ(e.what(), "round_to_int8 has no GPU path yet; the CPU has one");
+    }
+  }
 }
 
 }  // namespace

@@ -14,81 +14,16 @@
 
 namespace ashlar::kernels {
 
-// The functions under test, of the contracts or of the GPU.
-struct Functions {
-  void (*copy)(const Context&, const Matrix& from, const Matrix& to);
-  void (*add)(const Context&, const Matrix& from, const Matrix& to);
-  void (*fill)(const Context&, const Matrix& to, double value);
-  decltype(&kernels::embedding_forward) embedding_forward;
-  decltype(&kernels::embedding_backward) embedding_backward;
-  decltype(&kernels::attention_forward) attention_forward;
-  decltype(&kernels::attention_backward) attention_backward;
-  decltype(&kernels::rms_norm_forward) rms_norm_forward;
-  decltype(&kernels::rms_norm_backward) rms_norm_backward;
-  decltype(&kernels::merge_norm_forward) merge_norm_forward;
-  decltype(&kernels::merge_norm_backward) merge_norm_backward;
-  decltype(&kernels::rope_table) rope_table;
-  decltype(&kernels::heads_forward) heads_forward;
-  decltype(&kernels::heads_backward) heads_backward;
-  decltype(&kernels::cross_entropy) cross_entropy;
-  decltype(&kernels::swiglu_forward) swiglu_forward;
-  decltype(&kernels::swiglu_backward) swiglu_backward;
-  decltype(&kernels::adamw) adamw;
-  decltype(&kernels::muon_momentum) muon_momentum;
-  decltype(&kernels::muon_apply) muon_apply;
-  decltype(&kernels::sum_of_squares) sum_of_squares;
-};
-inline constexpr Functions kContracts = {kernels::copy,
-                                         kernels::add,
-                                         kernels::fill,
-                                         kernels::embedding_forward,
-                                         kernels::embedding_backward,
-                                         kernels::attention_forward,
-                                         kernels::attention_backward,
-                                         kernels::rms_norm_forward,
-                                         kernels::rms_norm_backward,
-                                         kernels::merge_norm_forward,
-                                         kernels::merge_norm_backward,
-                                         kernels::rope_table,
-                                         kernels::heads_forward,
-                                         kernels::heads_backward,
-                                         kernels::cross_entropy,
-                                         kernels::swiglu_forward,
-                                         kernels::swiglu_backward,
-                                         kernels::adamw,
-                                         kernels::muon_momentum,
-                                         kernels::muon_apply,
-                                         kernels::sum_of_squares};
-inline constexpr Functions kGpu = {gpu::copy,
-                                   gpu::add,
-                                   gpu::fill,
-                                   gpu::embedding_forward,
-                                   gpu::embedding_backward,
-                                   gpu::attention_forward,
-                                   gpu::attention_backward,
-                                   gpu::rms_norm_forward,
-                                   gpu::rms_norm_backward,
-                                   gpu::merge_norm_forward,
-                                   gpu::merge_norm_backward,
-                                   gpu::rope_table,
-                                   gpu::heads_forward,
-                                   gpu::heads_backward,
-                                   gpu::cross_entropy,
-                                   gpu::swiglu_forward,
-                                   gpu::swiglu_backward,
-                                   gpu::adamw,
-                                   gpu::muon_momentum,
-                                   gpu::muon_apply,
-                                   gpu::sum_of_squares};
-
-// Tensors of a case, in the memory of the host or of the emulator, and the functions to call.
+// Where a case runs: tensors in the memory of the device whose functions `ops` are, and a Context
+// with these.  On meta there is no memory.
 class Place {
  public:
-  Place(const Functions& functions, Bench& host, bool on_device)
-      : call(functions), host_(host), on_device_(on_device) {}
+  Place(const Ops& ops, Bench& host)
+      : context_(host.context()), host_(host), on_device_(&ops == &gpu::kOps && !context_.meta()) {
+    context_.ops = &ops;
+  }
 
-  const Functions& call;
-  const Context& context() const { return host_.context(); }
+  const Context& context() const { return context_; }
 
   Tensor zeros(DType dtype, const Shape& shape) { return moved(host_.zeros(dtype, shape)); }
   // Exact in every type, as Bench has it.
@@ -117,6 +52,7 @@ class Place {
     return to;
   }
 
+  Context context_;
   Bench& host_;
   bool on_device_;
   std::list<device::DeviceArray<std::byte>> memory_;
@@ -149,14 +85,14 @@ uint64_t expected_checksum(const std::string& name);
 inline void expect_op(const std::string& name, const Precision& precision, const PlacedOp& op) {
   if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
   Bench exact;
-  Place reference(kContracts, exact, false);
+  Place reference(cpu::kOps, exact);
   std::vector<std::vector<double>> want;
   for (const Output& output : op(reference)) want.push_back(values_of(output.tensor));
   int64_t workspace = 0;
   for (int mode = 0; mode < device::num_modes(); ++mode) {
     const std::string in_mode = name + ", " + device::select_mode(mode);
     Bench bench(precision);
-    Place place(kGpu, bench, true);
+    Place place(gpu::kOps, bench);
     const std::vector<Output> outputs = op(place);
     ASSERT_EQ(outputs.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) expect_near_reference(outputs[i], want[i], in_mode);
@@ -167,7 +103,7 @@ inline void expect_op(const std::string& name, const Precision& precision, const
   }
   device::select_mode(0);
   Bench on_meta(precision, true, 1, Device::kMeta);
-  Place meta(kGpu, on_meta, false);
+  Place meta(gpu::kOps, on_meta);
   op(meta);
   EXPECT_EQ(on_meta.taken().peak_bytes(), workspace) << name;
 }
@@ -177,12 +113,12 @@ inline void expect_bits_of_cpu(const std::string& name, const PlacedOp& op,
                                Precision precision = {}) {
   if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
   Bench host(precision);
-  Place cpu(kContracts, host, false);
+  Place cpu(cpu::kOps, host);
   const uint64_t want = checksum_of(op(cpu));
   for (int mode = 0; mode < device::num_modes(); ++mode) {
     const std::string mode_name = device::select_mode(mode);
     Bench bench(precision);
-    Place place(kGpu, bench, true);
+    Place place(gpu::kOps, bench);
     EXPECT_EQ(checksum_of(op(place)), want) << name << ", " << mode_name;
   }
   device::select_mode(0);

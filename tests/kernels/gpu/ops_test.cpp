@@ -50,8 +50,8 @@ TEST(GpuCopy, ConvertsAsTheCpu) {
             [&](Place& p) -> std::vector<Output> {
               const Tensor in = p.random(from, "in", {s.rows, s.stride});
               const Tensor out = p.random(to, "out", {s.rows, s.stride});
-              p.call.copy(p.context(), columns_of(in, s.first, s.cols),
-                          columns_of(out, s.first, s.cols));
+              kernels::copy(p.context(), columns_of(in, s.first, s.cols),
+                            columns_of(out, s.first, s.cols));
               return {{"out", out}};
             });
 }
@@ -69,7 +69,7 @@ TEST(GpuCopy, RoundsAsTheCpu) {
       for (int64_t i = 0; i < n; ++i)
         from == DType::kF64 ? in.as<double>()[i] = double(values[size_t(i)])
                             : in.as<float>()[i] = values[size_t(i)];
-      p.call.copy(p.context(), Matrix::of(in), Matrix::of(out));
+      kernels::copy(p.context(), Matrix::of(in), Matrix::of(out));
       return {{"out", out}};
     });
 }
@@ -82,8 +82,8 @@ TEST(GpuCopy, CopiesAnyType) {
                            const Tensor in = p.zeros(dtype, {s.rows, s.stride});
                            for (int64_t i = 0; i < in.bytes(); ++i) in.data[i] = std::byte(i * 7);
                            const Tensor out = p.zeros(dtype, {s.rows, s.stride});
-                           p.call.copy(p.context(), columns_of(in, s.first, s.cols),
-                                       columns_of(out, s.first, s.cols));
+                           kernels::copy(p.context(), columns_of(in, s.first, s.cols),
+                                         columns_of(out, s.first, s.cols));
                            return {{"out", out}};
                          });
 }
@@ -106,8 +106,8 @@ TEST(GpuCopy, AddsAsTheCpu) {
               in.as<int64_t>()[i] = (i << 40) - 5;
               out.as<int64_t>()[i] = -i;
             }
-            p.call.add(p.context(), columns_of(in, s.first, s.cols),
-                       columns_of(out, s.first, s.cols));
+            kernels::add(p.context(), columns_of(in, s.first, s.cols),
+                         columns_of(out, s.first, s.cols));
             return {{"out", out}};
           });
 }
@@ -122,7 +122,7 @@ TEST(GpuCopy, FillsAsTheCpu) {
               const bool real = dtype == DType::kF64 || dtype == DType::kF32;
               const Tensor out = p.zeros(dtype, {s.rows, s.stride});
               for (int64_t i = 0; i < out.bytes(); ++i) out.data[i] = std::byte(i);
-              p.call.fill(p.context(), columns_of(out, s.first, s.cols), real ? value : 0.0);
+              kernels::fill(p.context(), columns_of(out, s.first, s.cols), real ? value : 0.0);
               return {{"out", out}};
             });
 }
@@ -137,20 +137,20 @@ std::vector<Output> run_norm(Place& p, const NormShape& s, bool more, double off
   const Shape TH{s.T, s.H}, H{s.H}, T{s.T};
   const Tensor h = p.random(p.stream(), "h", TH), w = p.random(p.wide(), "w", H, 1);
   const Tensor y = p.unset(p.product(), TH), rstd = p.unset(p.wide(), T);
-  p.call.rms_norm_forward(p.context(), kEps, h, w, y, rstd, offset);
+  kernels::rms_norm_forward(p.context(), kEps, h, w, y, rstd, offset);
   const Tensor dy = p.random(p.product(), "dy", TH), dw = p.random(p.wide(), "dw", H);
   const Tensor dh_in = more ? p.random(p.stream(), "dh_in", TH) : Tensor();
   const Tensor dy_in = more ? p.random(p.stream(), "dy_in", TH) : Tensor();
   const Tensor dh = more ? dh_in : p.unset(p.stream(), TH);
-  p.call.rms_norm_backward(p.context(), {.dy_TH = dy,
-                                         .h_TH = h,
-                                         .w_H = w,
-                                         .rstd_T = rstd,
-                                         .dh_in_TH = dh_in,
-                                         .dy_in_TH = dy_in,
-                                         .dh_TH = dh,
-                                         .dw_H = dw,
-                                         .weight_offset = offset});
+  kernels::rms_norm_backward(p.context(), {.dy_TH = dy,
+                                           .h_TH = h,
+                                           .w_H = w,
+                                           .rstd_T = rstd,
+                                           .dh_in_TH = dh_in,
+                                           .dy_in_TH = dy_in,
+                                           .dh_TH = dh,
+                                           .dw_H = dw,
+                                           .weight_offset = offset});
   return {{"y", y}, {"rstd", rstd}, {"dh", dh}, {"dw", dw}};
 }
 
@@ -182,8 +182,8 @@ std::vector<Output> run_swiglu(Place& p, const SwigluShape& s, bool experts) {
   const Tensor dgate_up = p.unset(p.product(), {s.T, 2 * s.F});
   const int64_t rows = experts ? s.T / 2 : s.T;
   const Tensor ends = experts ? p.ints({0, int32_t(rows / 2), int32_t(rows)}) : Tensor();
-  p.call.swiglu_forward(p.context(), ends, gate_up, act);
-  p.call.swiglu_backward(p.context(), ends, dact, gate_up, dgate_up);
+  kernels::swiglu_forward(p.context(), ends, gate_up, act);
+  kernels::swiglu_backward(p.context(), ends, dact, gate_up, dgate_up);
   return {{"act", act.slice(0, rows)}, {"dgate_up", dgate_up.slice(0, rows)}};
 }
 
@@ -198,11 +198,11 @@ TEST(GpuSwiglu, MatchesTheReferenceInEveryMode) {
 
 TEST(GpuSwiglu, LeavesRowsOfNoExpertAlone) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const Tensor gate_up = p.random(DType::kF32, "gate_up", {4, 16});
   const Tensor act = p.random(DType::kF32, "act", {4, 8});
   const std::vector<double> before = values_of(act);
-  p.call.swiglu_forward(p.context(), p.ints({0, 3}), gate_up, act);
+  kernels::swiglu_forward(p.context(), p.ints({0, 3}), gate_up, act);
   const std::vector<double> after = values_of(act);
   for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i] == before[i], i >= 24) << i;
 }
@@ -214,17 +214,17 @@ std::vector<Output> run_adamw(Place& p, int64_t n, int64_t first) {
   // v is a mean of squares: not negative.
   const Tensor g = part("g", 0), w = part("w", 0), m = part("m", 0), v = part("v", 1);
   for (const int64_t step : {1, 7})
-    p.call.adamw(p.context(), {.step = {.lr = 1e-2,
-                                        .beta1 = 0.9,
-                                        .beta2 = 0.95,
-                                        .eps = 1e-8,
-                                        .decay = 0.1,
-                                        .step = step,
-                                        .grad_scale = 0.5},
-                               .g = g,
-                               .w = w,
-                               .m = m,
-                               .v = v});
+    kernels::adamw(p.context(), {.step = {.lr = 1e-2,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.95,
+                                          .eps = 1e-8,
+                                          .decay = 0.1,
+                                          .step = step,
+                                          .grad_scale = 0.5},
+                                 .g = g,
+                                 .w = w,
+                                 .m = m,
+                                 .v = v});
   return {{"w", w}, {"m", m}, {"v", v}};
 }
 
@@ -238,14 +238,14 @@ TEST(GpuUpdate, AdamWMatchesTheReferenceInEveryMode) {
 // An update in pieces gives the bits of one, and refreshes its rows of the weights in bf16.
 TEST(GpuUpdate, AdamWRefreshesTheOperand) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const Tensor w = p.random(DType::kF32, "w", {6, 8}), g = p.random(DType::kF32, "g", {6, 8});
   const Tensor m = p.zeros(DType::kF32, {6, 8}), v = p.zeros(DType::kF32, {6, 8});
   const Tensor packed = p.random(DType::kBF16, "packed", {6, 8});
   const std::vector<double> before = values_of(packed);
   const Operand operand{.w = w, .forward = packed, .backward = {}};
   const auto rows = [](const Tensor& t) { return t.slice(2, 5); };
-  p.call.adamw(
+  kernels::adamw(
       p.context(),
       {.step = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .step = 1},
        .g = rows(g),
@@ -264,22 +264,22 @@ TEST(GpuUpdate, SumOfSquaresMatchesTheReferenceInEveryMode) {
     expect_op(fmt::format("sum_of_squares/{}", n), {DType::kF32, DType::kF32},
               [&](Place& p) -> std::vector<Output> {
                 const Tensor x = p.random(p.wide(), "x", {n}), sum = p.unset(DType::kF64, {1});
-                p.call.sum_of_squares(p.context(), x, sum);
+                kernels::sum_of_squares(p.context(), x, sum);
                 return {{"sum", sum}};
               });
 }
 
 TEST(GpuUpdate, SumOfSquaresOfNothingAndOfNan) {
   Bench bench({DType::kF32, DType::kF32});
-  Place p(kGpu, bench, true);
+  Place p(gpu::kOps, bench);
   const Tensor sum = p.unset(DType::kF64, {1});
-  p.call.sum_of_squares(p.context(), p.zeros(DType::kF32, {0}), sum);
+  kernels::sum_of_squares(p.context(), p.zeros(DType::kF32, {0}), sum);
   EXPECT_EQ(sum.as<double>()[0], 0);
   const Tensor x = p.zeros(DType::kF32, {5000});
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     x.as<float>()[4999] = bad;
-    p.call.sum_of_squares(p.context(), x, sum);
+    kernels::sum_of_squares(p.context(), x, sum);
     EXPECT_FALSE(std::isfinite(sum.as<double>()[0]));
   }
 }

@@ -40,7 +40,7 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
                               const PlacedOp& op) {
   if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
   Bench exact;
-  Place reference(kContracts, exact, false);
+  Place reference(cpu::kOps, exact);
   std::vector<std::vector<double>> want;
   for (const Output& output : op(reference)) want.push_back(values_of(output.tensor));
   ASSERT_EQ(want.size(), bars.size());
@@ -50,7 +50,7 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
   for (int mode = 0; mode < device::num_modes(); ++mode) {
     const std::string in_mode = name + ", " + device::select_mode(mode);
     Bench bench(precision);
-    Place place(kGpu, bench, true);
+    Place place(gpu::kOps, bench);
     const std::vector<Output> outputs = op(place);
     ASSERT_EQ(outputs.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i)
@@ -63,7 +63,7 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
   }
   device::select_mode(0);
   Bench on_meta(precision, true, 1, Device::kMeta);
-  Place meta(kGpu, on_meta, false);
+  Place meta(gpu::kOps, on_meta);
   op(meta);
   EXPECT_EQ(on_meta.taken().peak_bytes(), workspace) << name;
 }
