@@ -1,6 +1,6 @@
 // The functions of kernels/ops.h that GPUs have so far, with the same meaning and arguments, over
 // tensors in the memory of the device.  Only those of copy.h take F64; none has a plain reference.
-// Whoever loads a batch checks its ids and targets.
+// They rely on ids and targets that whoever loaded the batch has checked.
 #pragma once
 
 #include "ashlar/kernels/ops.h"
