@@ -71,7 +71,7 @@ foreach(VENDOR cuda hip)
   add_test(NAME gpu.code.${VENDOR} COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu_code ${VENDOR})
 endforeach()
 set_tests_properties(gpu.sources PROPERTIES LABELS fast TIMEOUT 120)
-set_tests_properties(gpu.code.cuda gpu.code.hip PROPERTIES LABELS long TIMEOUT 600 SKIP_RETURN_CODE 77)
+set_tests_properties(gpu.code.cuda gpu.code.hip PROPERTIES LABELS gpu_code TIMEOUT 600 SKIP_RETURN_CODE 77)
 
 # gpu_cuda_test or gpu_hip_test: the tests of the language on a card.
 if(ASHLAR_GPU STREQUAL cuda)
