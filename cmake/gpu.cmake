@@ -5,7 +5,7 @@ set(ASHLAR_GPU "off" CACHE STRING "kernels are also compiled for a GPU: off, cud
 file(GLOB GPU_KERNELS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cu tests/kernels/gpu/*.cu)
 file(GLOB GPU_HEADERS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.h tests/kernels/gpu/*.h)
 file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
-file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp)
+file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp ashlar/kernels/gpu/blas/*.cpp)
 file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
 set(GPU_LANGUAGE_TESTS ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/language_test.cpp)  # for every device
 list(REMOVE_ITEM GPU_TESTS ${GPU_LANGUAGE_TESTS})

@@ -135,6 +135,9 @@ namespace half {
 inline std::string description() {
   return "CUDA";
 }
+inline std::string vendor() {
+  return "NVIDIA";
+}
 inline std::string missing() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

@@ -7,6 +7,9 @@ namespace ashlar::device {
 std::string description() {
   return half::description();
 }
+std::string vendor() {
+  return half::vendor();
+}
 int warp_size() {
   return kWarp;
 }

@@ -138,6 +138,9 @@ inline std::string text_of(int error) {
 inline std::string description() {
   return "HIP";
 }
+inline std::string vendor() {
+  return "AMD";
+}
 inline std::string missing() {
   int count = 0;
   return text_of(hipGetDeviceCount(&count));

@@ -22,6 +22,8 @@ struct Elements {
 
 // The device behind this build: "emulator, warps of 32", "CUDA", "HIP".
 std::string description();
+// Whose libraries work on the memory of this device: "host", "NVIDIA" or "AMD".
+std::string vendor();
 int warp_size();
 // "" if there is a device; else the reason.
 std::string missing();

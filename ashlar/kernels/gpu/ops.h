@@ -6,37 +6,40 @@
 #include "ashlar/kernels/ops.h"
 
 // Lists them by name, one a line.
-#define ASHLAR_GPU_OPS(HAS) \
-  HAS(copy)                 \
-  HAS(add)                  \
-  HAS(fill)                 \
-  HAS(upload_i32)           \
-  HAS(upload_real)          \
-  HAS(download_i32)         \
-  HAS(download_i64)         \
-  HAS(download_real)        \
-  HAS(embedding_forward)    \
-  HAS(embedding_backward)   \
-  HAS(attention_forward)    \
-  HAS(attention_backward)   \
-  HAS(rms_norm_forward)     \
-  HAS(rms_norm_backward)    \
-  HAS(merge_norm_forward)   \
-  HAS(merge_norm_backward)  \
-  HAS(rope_table)           \
-  HAS(heads_forward)        \
-  HAS(heads_backward)       \
-  HAS(cross_entropy)        \
-  HAS(swiglu_forward)       \
-  HAS(swiglu_backward)      \
-  HAS(adamw)                \
-  HAS(muon_momentum)        \
-  HAS(muon_apply)           \
-  HAS(packs_in_update)      \
-  HAS(sum_of_squares)       \
-  HAS(first_non_finite)     \
-  HAS(operand_layout)       \
-  HAS(pack)
+#define ASHLAR_GPU_OPS(HAS)  \
+  HAS(copy)                  \
+  HAS(add)                   \
+  HAS(fill)                  \
+  HAS(upload_i32)            \
+  HAS(upload_real)           \
+  HAS(download_i32)          \
+  HAS(download_i64)          \
+  HAS(download_real)         \
+  HAS(embedding_forward)     \
+  HAS(embedding_backward)    \
+  HAS(attention_forward)     \
+  HAS(attention_backward)    \
+  HAS(rms_norm_forward)      \
+  HAS(rms_norm_backward)     \
+  HAS(merge_norm_forward)    \
+  HAS(merge_norm_backward)   \
+  HAS(rope_table)            \
+  HAS(heads_forward)         \
+  HAS(heads_backward)        \
+  HAS(cross_entropy)         \
+  HAS(swiglu_forward)        \
+  HAS(swiglu_backward)       \
+  HAS(adamw)                 \
+  HAS(muon_momentum)         \
+  HAS(muon_apply)            \
+  HAS(packs_in_update)       \
+  HAS(sum_of_squares)        \
+  HAS(first_non_finite)      \
+  HAS(operand_layout)        \
+  HAS(pack)                  \
+  HAS(linear_forward)        \
+  HAS(linear_backward_input) \
+  HAS(linear_backward_weight)
 
 namespace ashlar::kernels::gpu {
 

@@ -73,6 +73,7 @@ std::string run(void (*kernel)(Args), LaunchShape shape, const Args& args);
 
 namespace half {
 std::string description();
+std::string vendor();
 std::string missing();
 void* take(size_t bytes);
 void give(void* data);

@@ -18,9 +18,11 @@ namespace ashlar::kernels {
 // with these.  On meta there is no memory.
 class Place {
  public:
-  Place(const Ops& ops, Bench& host)
+  // workspace: in place of the bench's.
+  Place(const Ops& ops, Bench& host, Arena* workspace = nullptr)
       : context_(host.context()), host_(host), on_device_(&ops == &gpu::kOps && !context_.meta()) {
     context_.ops = &ops;
+    if (workspace) context_.workspace = workspace;
   }
 
   const Context& context() const { return context_; }

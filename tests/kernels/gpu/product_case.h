@@ -1,6 +1,5 @@
 // Ops whose products may run on matrix units: near the CPU's reference in fp64 as a whole and in
-// every element, with the same bits in every mode and the same workspace on meta.  In fp32 no
-// matrix unit computes, and bits are also the same on every device.
+// every element, with the same bits in every mode and the same workspace on meta.
 #pragma once
 
 #include "tests/kernels/gpu/op_case.h"
@@ -35,9 +34,16 @@ inline void expect_within(const Output& got, const std::vector<double>& want, co
   EXPECT_LE(most, bar.of_largest * largest) << name << ": " << got.name;
 }
 
-// bars: one for each output.
+// Own kernels compute in fp32 without matrix units, so that their bits are the same on every
+// device.  A library has bits of its own.
+enum class Products { kOwn, kOfLibrary };
+
+// The workspace of a library's products, and some for the op.
+inline constexpr int64_t kProductWorkspaceBytes = 40 << 20;
+
+// bars: one for each output; in fp32 those of own kernels are kFloatBar.
 inline void expect_product_op(const std::string& name, DType type, const std::vector<Bar>& bars,
-                              const PlacedOp& op) {
+                              const PlacedOp& op, Products products = Products::kOwn) {
   if (const std::string reason = device::missing(); !reason.empty()) GTEST_SKIP() << reason;
   Bench exact;
   Place reference(cpu::kOps, exact);
@@ -45,21 +51,24 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
   for (const Output& output : op(reference)) want.push_back(values_of(output.tensor));
   ASSERT_EQ(want.size(), bars.size());
   const Precision precision{DType::kF32, type};
+  const bool known_bits = type == DType::kF32 && products == Products::kOwn;
   int64_t workspace = 0;
   uint64_t bits = 0;
   for (int mode = 0; mode < device::num_modes(); ++mode) {
     const std::string in_mode = name + ", " + device::select_mode(mode);
     Bench bench(precision);
-    Place place(gpu::kOps, bench);
+    Allocator memory(Device::kCpu);
+    Arena arena(memory, kProductWorkspaceBytes, Tag::kWorkspace);
+    Place place(gpu::kOps, bench, &arena);
     const std::vector<Output> outputs = op(place);
     ASSERT_EQ(outputs.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i)
-      expect_within(outputs[i], want[i], type == DType::kF32 ? kFloatBar : bars[i], in_mode);
+      expect_within(outputs[i], want[i], known_bits ? kFloatBar : bars[i], in_mode);
     const uint64_t sum = checksum_of(outputs);
-    if (mode == 0) bits = type == DType::kF32 ? expected_checksum(name) : sum;
+    if (mode == 0) bits = known_bits ? expected_checksum(name) : sum;
     EXPECT_EQ(fmt::format("{} {:016x}", name, sum), fmt::format("{} {:016x}", name, bits))
         << in_mode;
-    workspace = bench.taken().peak_bytes();
+    workspace = arena.peak_bytes();
   }
   device::select_mode(0);
   Bench on_meta(precision, true, 1, Device::kMeta);

@@ -402,6 +402,9 @@ namespace half {
 std::string description() {
   return "emulator, warps of " + std::to_string(kWarp);
 }
+std::string vendor() {
+  return "host";
+}
 std::string missing() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
              ? ""
