@@ -17,4 +17,10 @@ void cross_entropy(const Context& ctx, const CrossEntropy& x) {
                            .by_vectors = by_vectors(V, {x.logits_tV, x.dlogits_tV})}));
 }
 
+// With 2,048 rows a product for the gradient of the head takes longer than reading and writing that
+// gradient, to which each chunk adds.
+int64_t most_logits_rows(const Context&, int64_t) {
+  return 2048;
+}
+
 }  // namespace ashlar::kernels::gpu

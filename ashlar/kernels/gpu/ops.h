@@ -27,6 +27,7 @@
   HAS(heads_forward)         \
   HAS(heads_backward)        \
   HAS(cross_entropy)         \
+  HAS(most_logits_rows)      \
   HAS(swiglu_forward)        \
   HAS(swiglu_backward)       \
   HAS(adamw)                 \

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "ashlar/core/device_spec.h"
 #include "tests/kernels/gpu/op_case.h"
 
 namespace ashlar::kernels {
@@ -70,6 +71,20 @@ TEST(GpuCrossEntropy, ExtremeLogits) {
   EXPECT_EQ(dlogits[3000], 0.0f);
   EXPECT_EQ(dlogits[2 * V + 3999], -1.0f);
   EXPECT_TRUE(std::isnan(dlogits[3 * V + 1]));
+}
+
+// A chunk's product for the head's gradient takes longer than the bytes of the gradient, which is
+// read and written once a chunk.
+TEST(GpuCrossEntropy, ChunksAreLongEnoughOnEveryCard) {
+  Bench bench({DType::kF32, DType::kBF16}, true, 1, Device::kMeta);
+  Place p(gpu::kOps, bench);
+  for (const DeviceSpec& card : known_devices())
+    for (const double classes : {32000.0, 262272.0}) {
+      const double width = 2048, rows = double(most_logits_rows(p.context(), int64_t(classes)));
+      EXPECT_GT(2 * rows * classes * width / card.bf16_flops,
+                2 * 4 * classes * width / card.bytes_a_second)
+          << card.name;
+    }
 }
 
 TEST(GpuCrossEntropy, OfNoTokenDoesNothing) {
