@@ -14,7 +14,7 @@ namespace {
 enum class TilesOf { kQueries, kKeys };
 
 struct TileLists {
-  std::vector<device::AttentionTile> tiles;  // those with most work first
+  std::vector<device::AttentionTile> tiles;
   std::vector<device::AttentionSegment> segments;
 };
 
@@ -58,15 +58,44 @@ TileLists make_lists(TilesOf side, std::span<const Segment> own, std::span<const
                                  .first = int32_t(first - sorted.begin()),
                                  .end = int32_t(end - sorted.begin()),
                                  .low = 0,
-                                 .high = 0};
+                                 .high = 0,
+                                 .out_row = int32_t(s.row + at)};
       set_reach(side, window, tile);
       lists.tiles.push_back(tile);
     }
   }
+  return lists;
+}
+
+void put_most_work_first(TileLists& lists) {
   std::stable_sort(lists.tiles.begin(), lists.tiles.end(), [&](const auto& a, const auto& b) {
     return work_of(a, lists.segments) > work_of(b, lists.segments);
   });
-  return lists;
+}
+
+// Few queries, as in decoding, are too few tiles for a device: each of them then goes over a part
+// of its keys, and the results are merged.
+constexpr int64_t kFewQueries = 64, kKeysOfPart = 256, kMostParts = 32;
+
+int64_t num_parts(int64_t num_queries, int64_t key_rows) {
+  if (num_queries > kFewQueries) return 1;
+  return std::clamp(key_rows / kKeysOfPart, int64_t(1), kMostParts);
+}
+
+// Makes `parts` tiles of each, for equal ranges of positions.
+void split_keys(TileLists& lists, int64_t parts, int64_t num_queries) {
+  std::vector<device::AttentionTile> split;
+  for (const device::AttentionTile& tile : lists.tiles) {
+    const int64_t keys = tile.high - tile.low;
+    for (int64_t part = 0; part < parts; ++part) {
+      device::AttentionTile piece = tile;
+      piece.low = int32_t(tile.low + keys * part / parts);
+      piece.high = int32_t(tile.low + keys * (part + 1) / parts);
+      piece.out_row = int32_t(part * num_queries + tile.out_row);
+      split.push_back(piece);
+    }
+  }
+  lists.tiles = std::move(split);
 }
 
 // Room for the lists of any segments with these numbers of rows: no tile or segment is empty.
@@ -126,14 +155,31 @@ void fill_rows_of_no_segment(const Context& ctx, std::span<const Segment> keys,
 
 void attention_forward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
                        const Attention& x) {
-  const int64_t T = queries.num_tokens(), rows = x.k.numel() / (x.shape.K * x.shape.D);
+  const auto& [N, K, D, V, window, scale, partial] = x.shape;
+  const int64_t T = queries.num_tokens(), rows = x.k.numel() / (K * D), parts = num_parts(T, rows);
   const Arena::Scope scope(*ctx.workspace);
-  const ListRoom room(*ctx.workspace, T, rows);
+  const ListRoom room(*ctx.workspace, T * parts, rows);
+  Tensor outs = x.out, lses = x.lse_TN;
+  if (parts > 1) {
+    outs = ctx.workspace->take(DType::kF32, {parts, T, N * V});
+    lses = ctx.workspace->take(DType::kF32, {parts, T, N});
+  }
   if (ctx.meta() || T == 0) return;
-  const TileLists lists = make_lists(TilesOf::kQueries, queries.segments(), keys,
-                                     tile_rows(device::AttentionPass::kForward, x), x.shape.window);
-  check_launch(device::launch(
-      device::AttentionForward{.call = call_of(x, lists, room, {}), .out = elements(x.out)}));
+  TileLists lists = make_lists(TilesOf::kQueries, queries.segments(), keys,
+                               tile_rows(device::AttentionPass::kForward, x), window);
+  if (parts > 1) split_keys(lists, parts, T);
+  put_most_work_first(lists);
+  device::AttentionForward forward{.call = call_of(x, lists, room, {}), .out = elements(outs)};
+  forward.call.lse = floats(lses);
+  check_launch(device::launch(forward));
+  if (parts == 1) return;
+  check_launch(device::launch(device::AttentionJoin{.outs = floats(outs),
+                                                    .lses = floats(lses),
+                                                    .out = elements(x.out),
+                                                    .lse = floats(x.lse_TN),
+                                                    .parts = parts,
+                                                    .rows = T * N,
+                                                    .width = V}));
 }
 
 void attention_backward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
@@ -162,10 +208,11 @@ void attention_backward(const Context& ctx, const Sequence& queries, std::span<c
                                                           .of = of,
                                                           .gradient = floats(gradient)}));
   };
-  const TileLists of_queries =
-      make_lists(TilesOf::kQueries, queries.segments(), keys, tile, window);
+  TileLists of_queries = make_lists(TilesOf::kQueries, queries.segments(), keys, tile, window);
+  put_most_work_first(of_queries);
   run(call_of(x, of_queries, query_room, {g.dout}), AttentionOperand::kQueries, g.dq);
-  const TileLists of_keys = make_lists(TilesOf::kKeys, keys, queries.segments(), tile, window);
+  TileLists of_keys = make_lists(TilesOf::kKeys, keys, queries.segments(), tile, window);
+  put_most_work_first(of_keys);
   const device::AttentionCall keys_call = call_of(x, of_keys, key_room, {g.dout});
   run(keys_call, AttentionOperand::kKeys, g.dk);
   run(keys_call, AttentionOperand::kValues, g.dv);

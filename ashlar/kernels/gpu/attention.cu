@@ -270,13 +270,6 @@ class Softmax {
   float most_[S::kSlots], total_[S::kSlots];
 };
 
-ASHLAR_DEVICE void store(float x, float* to) {
-  *to = x;
-}
-ASHLAR_DEVICE void store(float x, Bf16* to) {
-  *to = to_bf16(x);
-}
-
 template <typename Element, int kTiles>
 ASHLAR_KERNEL(kMaxThreads)
 attention_forward_kernel(AttentionForward x) {
@@ -314,12 +307,11 @@ attention_forward_kernel(AttentionForward x) {
         sums.add(s, v.lines(stage), 0);
       });
   softmax.join();
-  const auto at = [&](int row) { return int64_t(tile.row + lines + row) * c.num_heads + head; };
+  const auto at = [&](int row) { return int64_t(tile.out_row + lines + row) * c.num_heads + head; };
   for_each_sum(sums, [&](int slot, int row, int column, float sum) {
     column += work.first_column;
     if (lines + row < tile.length && column < c.value_size)
-      store(mul(sum, softmax.inverse(slot)),
-            (Element*)x.out.data + at(row) * c.value_size + column);
+      store_element(mul(sum, softmax.inverse(slot)), x.out, at(row) * c.value_size + column);
   });
   if (!WarpScores<Element>::is_first() || work.first_column > 0) return;
 #pragma unroll
@@ -327,6 +319,30 @@ attention_forward_kernel(AttentionForward x) {
     const int row = WarpScores<Element>::row(slot);
     if (lines + row < tile.length) c.lse[at(row)] = softmax.lse(slot);
   }
+}
+
+// A thread has an element of out.
+constexpr int kJoinThreads = 128;
+
+ASHLAR_KERNEL(kJoinThreads) attention_join_kernel(AttentionJoin x) {
+  const int64_t at = int64_t(block_index()) * block_size() + thread_index();
+  if (at >= x.rows * x.width) return;
+  const int64_t row = at / x.width;
+  float most = -infinity();
+  for (int64_t part = 0; part < x.parts; ++part) {
+    const float lse = x.lses[part * x.rows + row];
+    most = lse > most || lse != lse ? lse : most;
+  }
+  float sum = 0, total = 0;
+  for (int64_t part = 0; part < x.parts; ++part) {
+    const float lse = x.lses[part * x.rows + row];
+    if (lse == -infinity()) continue;  // it saw nothing
+    const float weight = exp(add(lse, -most));
+    total = add(total, weight);
+    sum = fma(weight, x.outs[part * x.rows * x.width + at], sum);
+  }
+  store_element(total == 0.0f ? 0.0f : div(sum, total), x.out, at);
+  if (at % x.width == 0) x.lse[row] = total == 0.0f ? -infinity() : add(most, log(total));
 }
 
 constexpr int kDotThreads = 256, kDotRows = kDotThreads / kLanes;
@@ -527,6 +543,11 @@ std::string launch(const AttentionForward& x) {
         attention_forward_kernel<Element, tiles()>,
         {num_blocks<tiles()>(c, c.num_heads, c.value_size), shape.warps * kWarp, shape.bytes}, x);
   });
+}
+
+std::string launch(const AttentionJoin& x) {
+  const int64_t blocks = (x.rows * x.width + kJoinThreads - 1) / kJoinThreads;
+  return run(attention_join_kernel, {blocks, kJoinThreads, 0}, x);
 }
 
 std::string launch(const AttentionDots& x) {

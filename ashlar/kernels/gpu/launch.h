@@ -285,12 +285,13 @@ std::string launch(const FirstNonFinite&);
 
 // attention.h.  A pass goes over lines of one side, queries or keys, in tiles: up to
 // attention_tile_rows lines of one segment and what they meet on the other side, segments
-// [first, end), of which only positions [low, high) can be visible.
+// [first, end), of which only positions [low, high) can be visible.  Forward fills rows of out and
+// lse from out_row on.
 struct AttentionSegment {
   int32_t row, length, position;
 };
 struct AttentionTile {
-  int32_t row, length, position, first, end, low, high;
+  int32_t row, length, position, first, end, low, high, out_row;
 };
 struct AttentionCall {
   const AttentionTile* tiles;
@@ -305,12 +306,21 @@ struct AttentionCall {
 enum class AttentionPass { kForward, kBackward };
 int attention_tile_rows(AttentionPass pass, ElementType type, int head_size, int value_size);
 
-// Tiles of queries; fills out and lse.
+// Tiles of queries; fills out, of the type of v or F32, and lse.
 struct AttentionForward {
   AttentionCall call;
   Elements out;
 };
 std::string launch(const AttentionForward&);
+
+// attention.h: the merge of `parts` results, outs [parts, rows, width] and lses [parts, rows].
+struct AttentionJoin {
+  const float *outs, *lses;
+  Elements out;
+  float* lse;
+  int64_t parts, rows, width;
+};
+std::string launch(const AttentionJoin&);
 
 // dots [rows] = the products of out and dout, rows of `width`.
 struct AttentionDots {
