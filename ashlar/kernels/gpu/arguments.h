@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/matrix.h"
 #include "ashlar/tensor/tensor.h"
@@ -34,6 +35,10 @@ inline device::Elements elements(const Tensor& t) {
   ASHLAR_ASSERT(t.dtype == DType::kF32 || t.dtype == DType::kBF16);
   return {t.data, element_type(t.dtype)};
 }
+inline device::Elements elements(const Matrix& m) {
+  ASHLAR_ASSERT(m.dtype == DType::kF32 || m.dtype == DType::kBF16);
+  return any_elements(m);
+}
 inline float* floats(const Tensor& t) {
   if (!t) return nullptr;
   ASHLAR_ASSERT(t.dtype == DType::kF32);
@@ -50,17 +55,33 @@ inline bool begins_at_vector(const void* data) {
   constexpr uintptr_t kVectorBytes = 16;
   return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
 }
+inline constexpr int64_t kVectorElements = 8;  // a multiple of those of any type
 // Whether rows of this width, one after another in each tensor, can be read 16 bytes at a time.
 inline bool by_vectors(int64_t width, std::initializer_list<Tensor> tensors) {
-  constexpr int64_t kElements = 8;
-  bool fit = width % kElements == 0;
+  bool fit = width % kVectorElements == 0;
   for (const Tensor& t : tensors) fit &= begins_at_vector(t.data);
   return fit;
+}
+inline bool by_vectors(const Matrix& m) {
+  return m.cols % kVectorElements == 0 && m.stride % kVectorElements == 0 &&
+         begins_at_vector(m.data);
 }
 
 // Raises what a launch returned.
 inline void check_launch(const std::string& error) {
   ASHLAR_REQUIRE(error.empty(), kDevice, "a kernel did not run: {}", error);
+}
+
+// How many partial sums kernels make over this many rows.
+inline int64_t num_partials(int64_t rows) {
+  return ceil_div(rows, int64_t(device::kPartialRows));
+}
+// Adds partial sums, rows of the gradient's elements, to the gradient, in order.
+inline void add_partials(const Tensor& partials, const Tensor& gradient) {
+  check_launch(device::launch(device::SumPartials{.partials = floats(partials),
+                                                  .to = floats(gradient),
+                                                  .rows = partials.numel() / gradient.numel(),
+                                                  .width = gradient.numel()}));
 }
 
 }  // namespace ashlar::kernels::gpu

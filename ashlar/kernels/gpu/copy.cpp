@@ -23,17 +23,16 @@ bool is_float(DType dtype) {
 }
 
 void convert(const Matrix& from, const Matrix& to, bool adds) {
-  const bool by_vectors = is_float(from.dtype) && is_float(to.dtype) && to.cols % 8 == 0 &&
-                          from.stride % 8 == 0 && to.stride % 8 == 0 &&
-                          begins_at_vector(from.data) && begins_at_vector(to.data);
-  check_launch(device::launch(device::Convert{.from = any_elements(from),
-                                              .to = any_elements(to),
-                                              .rows = to.rows,
-                                              .width = to.cols,
-                                              .from_stride = from.stride,
-                                              .to_stride = to.stride,
-                                              .by_vectors = by_vectors,
-                                              .adds = adds}));
+  const bool of_floats = is_float(from.dtype) && is_float(to.dtype);
+  check_launch(
+      device::launch(device::Convert{.from = any_elements(from),
+                                     .to = any_elements(to),
+                                     .rows = to.rows,
+                                     .width = to.cols,
+                                     .from_stride = from.stride,
+                                     .to_stride = to.stride,
+                                     .by_vectors = of_floats && by_vectors(from) && by_vectors(to),
+                                     .adds = adds}));
 }
 
 void copy_between(void* to, const void* from, int64_t bytes) {

@@ -1,4 +1,3 @@
-#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/ops.h"
 
@@ -7,7 +6,7 @@ namespace {
 
 // Adds to dscale and dbias, of which partials [2, .., H] are made first.
 void add_affine_gradients(const EmbeddingBackward& x, const Tensor& partials_2PH) {
-  const int64_t H = x.emb_VH.shape[1], num_partials = partials_2PH.shape[1];
+  const int64_t H = x.emb_VH.shape[1];
   check_launch(device::launch(device::EmbeddingAffineGradient{
       .ids = ints(x.ids_T),
       .emb = floats(x.emb_VH),
@@ -18,12 +17,8 @@ void add_affine_gradients(const EmbeddingBackward& x, const Tensor& partials_2PH
       .rows = x.ids_T.numel(),
       .width = H,
       .by_vectors = by_vectors(H, {x.emb_VH, x.scale_H, x.bias_H, x.dx_TH, partials_2PH})}));
-  for (const auto& [number, gradient] : {std::pair(0, x.dscale_H), std::pair(1, x.dbias_H)})
-    check_launch(device::launch(
-        device::SumPartials{.partials = floats(partials_2PH) + number * num_partials * H,
-                            .to = floats(gradient),
-                            .rows = num_partials,
-                            .width = H}));
+  add_partials(partials_2PH.slice(0, 1), x.dscale_H);
+  add_partials(partials_2PH.slice(1, 2), x.dbias_H);
 }
 
 }  // namespace
@@ -48,9 +43,7 @@ void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
   const Tensor sorted_ids_T = ctx.workspace->take(DType::kI32, {T});
   const Tensor sorted_rows_T = ctx.workspace->take(DType::kI32, {T});
   Tensor partials_2PH;
-  if (x.scale_H)
-    partials_2PH =
-        ctx.workspace->take(DType::kF32, {2, ceil_div(T, int64_t(device::kPartialRows)), H});
+  if (x.scale_H) partials_2PH = ctx.workspace->take(DType::kF32, {2, num_partials(T), H});
   if (ctx.meta() || x.dx_TH.empty()) return;
   if (x.scale_H) add_affine_gradients(x, partials_2PH);
   check_launch(device::launch(device::SortIds{.ids = ints(x.ids_T),

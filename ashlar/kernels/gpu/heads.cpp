@@ -1,6 +1,5 @@
 #include <vector>
 
-#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/ops.h"
@@ -57,11 +56,11 @@ void heads_forward(const Context& ctx, const HeadsForward& x) {
 
 void heads_backward(const Context& ctx, const HeadsBackward& x) {
   const int64_t T = x.sequence.num_tokens(), D = x.shape.D;
-  const int64_t num_partials = ceil_div(T, int64_t(device::kTokensOfHeadPartial));
+  const int64_t P = ceil_div(T, int64_t(device::kTokensOfHeadPartial));
   const Arena::Scope scope(*ctx.workspace);
   const Tensor position_T = take_positions(ctx, x.shape, x.sequence);
   Tensor partials_2PD;
-  if (x.q_norm_D) partials_2PD = ctx.workspace->take(DType::kF32, {2, num_partials, D});
+  if (x.q_norm_D) partials_2PD = ctx.workspace->take(DType::kF32, {2, P, D});
   if (ctx.meta() || T == 0) return;
   check_launch(device::launch(device::HeadsBackward{.heads = heads_of(x, position_T),
                                                     .rstd_q = floats(x.rstd_q_TN),
@@ -72,12 +71,8 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
                                                     .dqkv = elements(x.dqkv),
                                                     .partials = floats(partials_2PD)}));
   if (!partials_2PD) return;
-  for (const auto& [number, gradient] : {std::pair(0, x.dq_norm_D), std::pair(1, x.dk_norm_D)})
-    check_launch(device::launch(
-        device::SumPartials{.partials = floats(partials_2PD) + number * num_partials * D,
-                            .to = floats(gradient),
-                            .rows = num_partials,
-                            .width = D}));
+  add_partials(partials_2PD.slice(0, 1), x.dq_norm_D);
+  add_partials(partials_2PD.slice(1, 2), x.dk_norm_D);
 }
 
 }  // namespace ashlar::kernels::gpu

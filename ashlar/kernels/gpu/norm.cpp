@@ -1,4 +1,3 @@
-#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/ops.h"
 
@@ -28,17 +27,12 @@ bool vectors_fit(int64_t width, const MergeParams& params) {
                             params.residual_bias_H});
 }
 
-int64_t num_partials(int64_t rows) {
-  return ceil_div(rows, int64_t(device::kPartialRows));
-}
-
 // Adds to dw, of which the launch makes partials [.., H] first.
 void run_norm_backward(device::NormBackward x, const Tensor& partials_PH, const Tensor& dw_H) {
   x.partials = floats(partials_PH);
   x.by_vectors = x.by_vectors && begins_at_vector(x.partials);
   check_launch(device::launch(x));
-  check_launch(device::launch(device::SumPartials{
-      .partials = x.partials, .to = floats(dw_H), .rows = partials_PH.shape[0], .width = x.width}));
+  add_partials(partials_PH, dw_H);
 }
 
 // Fills h again.
@@ -96,12 +90,7 @@ void merge_backward(const MergeNormBackward& x, const Tensor& dh_TH, const Tenso
   if (!partials_4PH) return;
   const Tensor gradients[] = {x.grads.hidden_scale_H, x.grads.hidden_bias_H,
                               x.grads.residual_scale_H, x.grads.residual_bias_H};
-  for (int64_t i = 0; i < 4; ++i)
-    check_launch(device::launch(
-        device::SumPartials{.partials = floats(partials_4PH) + i * num_partials(T) * H,
-                            .to = floats(gradients[i]),
-                            .rows = num_partials(T),
-                            .width = H}));
+  for (int64_t i = 0; i < 4; ++i) add_partials(partials_4PH.slice(i, i + 1), gradients[i]);
 }
 
 }  // namespace
