@@ -231,6 +231,40 @@ struct SwigluBackward {
 };
 std::string launch(const SwigluBackward&);
 
+// bias.h: y += b; rows of y lie `stride` elements apart, as those of dy below.
+struct BiasForward {
+  const float* b;
+  Elements y;
+  int64_t rows, width, stride;
+  bool by_vectors;
+};
+std::string launch(const BiasForward&);
+
+// bias.h: the partials [ceil(rows / kPartialRows), width] of db.
+struct BiasBackward {
+  Elements dy;
+  float* partials;
+  int64_t rows, width, stride;
+  bool by_vectors;
+};
+std::string launch(const BiasBackward&);
+
+// output_gate.h: rows of the gate lie gate_stride elements apart.  y may be att.
+struct OutputGateForward {
+  Elements att, gate, y;
+  int64_t rows, width, gate_stride;
+  bool by_vectors;
+};
+std::string launch(const OutputGateForward&);
+
+// datt may be dy.
+struct OutputGateBackward {
+  Elements dy, att, gate, datt, dgate;
+  int64_t rows, width, gate_stride, dgate_stride;
+  bool by_vectors;
+};
+std::string launch(const OutputGateBackward&);
+
 // update.h, over n elements.  operand: the weights in bf16, or absent.
 struct AdamWUpdate {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, keep, rate, inverse_root2, eps, grad_scale;

@@ -26,6 +26,10 @@
   HAS(rope_table)            \
   HAS(heads_forward)         \
   HAS(heads_backward)        \
+  HAS(bias_forward)          \
+  HAS(bias_backward)         \
+  HAS(output_gate_forward)   \
+  HAS(output_gate_backward)  \
   HAS(cross_entropy)         \
   HAS(most_logits_rows)      \
   HAS(swiglu_forward)        \

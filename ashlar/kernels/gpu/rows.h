@@ -134,6 +134,20 @@ ASHLAR_DEVICE Place place_of(int64_t i, int64_t rows, int64_t width) {
   return {row, i - row * width};
 }
 
+// Pack number i of rows of `width` elements.
+ASHLAR_BOTH int64_t packs_of(int64_t width) {
+  return (width + kPack - 1) / kPack;
+}
+struct PackPlace {
+  int64_t row, column;
+  Extent extent;
+};
+ASHLAR_DEVICE PackPlace pack_place(int64_t i, int64_t rows, int64_t width, bool by_vectors) {
+  const Place p = place_of(i, rows, packs_of(width));
+  const int64_t column = p.column * kPack;
+  return {p.row, column, {width - column, by_vectors}};
+}
+
 // Kernels that sum over rows give each thread of a block a pack of columns of kPartialRows rows.
 inline constexpr int kColumnThreads = 64;
 inline int64_t blocks_for_columns(int64_t rows, int64_t width) {
