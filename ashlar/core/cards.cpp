@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 
 namespace ashlar {
 namespace {
@@ -181,6 +182,45 @@ std::string no_version(void*) {
   return "";
 }
 
+// The parts of a list like PATH that are not empty; null: none.
+std::vector<std::string> split_at_colons(const char* list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list ? list : "");
+  for (std::string part; std::getline(stream, part, ':');)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none))
+    paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// Wheels of NVIDIA lie in PREFIX/lib/python3.X/site-packages/nvidia/NAME/lib, Debian's Python has
+// dist-packages.
+std::vector<std::string> python_package_folders() {
+  std::vector<std::string> folders;
+  std::error_code none;
+  for (const std::filesystem::path bin : split_at_colons(std::getenv("PATH"))) {
+    if (!std::filesystem::exists(bin / "python3", none)) continue;
+    const std::filesystem::path prefix = bin.parent_path();
+    for (const std::filesystem::path& lib : {prefix / "lib", prefix / "local/lib"})
+      for (const std::filesystem::path& python : entries_of(lib)) {
+        if (!python.filename().string().starts_with("python3")) continue;
+        for (const char* packages : {"site-packages", "dist-packages"})
+          for (const std::filesystem::path& part : entries_of(python / packages / "nvidia"))
+            if (std::filesystem::is_directory(part / "lib", none))
+              folders.push_back((part / "lib").string());
+      }
+    break;
+  }
+  return folders;
+}
+
 }  // namespace
 
 Cards find_cards(const CardSources& sources) {
@@ -188,6 +228,14 @@ Cards find_cards(const CardSources& sources) {
   find_nvidia_cards(sources.nvidia_driver, cards);
   find_amd_cards(sources.amd_nodes, cards);
   return cards;
+}
+
+std::vector<std::string> gpu_library_folders() {
+  std::vector<std::string> folders = split_at_colons(std::getenv("ASHLAR_GPU_LIBS"));
+  folders.push_back("");
+  for (const char* toolkit : {"/usr/local/cuda/lib64", "/opt/rocm/lib"}) folders.push_back(toolkit);
+  for (std::string& folder : python_package_folders()) folders.push_back(std::move(folder));
+  return folders;
 }
 
 std::vector<GpuLibrary> find_gpu_libraries() {
@@ -201,9 +249,16 @@ std::vector<GpuLibrary> find_gpu_libraries() {
                                        {"hipBLASLt", "libhipblaslt.so.1", no_version},
                                        {"RCCL", "librccl.so.1", nccl_version}};
   std::vector<GpuLibrary> found;
+  const std::vector<std::string> folders = gpu_library_folders();
   for (const Candidate& candidate : kCandidates)
-    if (void* const library = load_library(candidate.file))
-      found.push_back({candidate.name, candidate.version(library), candidate.file});
+    for (const std::string& folder : folders) {
+      const std::string file =
+          folder.empty() ? candidate.file : fmt::format("{}/{}", folder, candidate.file);
+      if (void* const library = load_library(file)) {
+        found.push_back({candidate.name, candidate.version(library), file});
+        break;
+      }
+    }
   return found;
 }
 

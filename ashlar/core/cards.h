@@ -30,6 +30,11 @@ struct CardSources {
 };
 Cards find_cards(const CardSources& sources = {});
 
+// The folders in which libraries for GPUs are looked for, in this order: those of ASHLAR_GPU_LIBS
+// (separated by colons); "", the path of the loader; those of CUDA's and ROCm's toolkits; those of
+// vendors' packages for the Python that is first on PATH.
+std::vector<std::string> gpu_library_folders();
+
 // Libraries of products and of communication on GPUs, of any vendor.
 std::vector<GpuLibrary> find_gpu_libraries();
 

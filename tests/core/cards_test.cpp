@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "tests/support/temporary_directory.h"
 
@@ -84,6 +85,40 @@ TEST(Cards, AmdsDriverDescribesItsCards) {
   EXPECT_EQ(cards.list[1].architecture, "gfx90a");
   EXPECT_EQ(chip_of(cards.list[1]), known_device("mi250x"));
   EXPECT_EQ(cards.reasons.size(), 1u);  // of NVIDIA
+}
+
+// A variable of the environment, during a test.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+  Variable(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST(GpuLibraries, AreLookedForInFoldersOfTheVariableToolkitsAndPackages) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path root = directory.path();
+  write_file(root / "first/bin/tool", "");
+  write_file(root / "second/bin/python3", "");
+  for (const char* part : {"nvidia/cu13", "nvidia/cublas", "other"})
+    write_file(root / "second/lib/python3.11/site-packages" / part / "lib/file", "");
+  write_file(root / "second/lib/python3.11/site-packages/nvidia/nothing/file", "");
+  write_file(root / "third/bin/python3", "");
+  write_file(root / "third/lib/python3.11/site-packages/nvidia/cu13/lib/file", "");
+  const auto bin = [&](const char* name) { return (root / name / "bin").string(); };
+  const Variable path("PATH", bin("first") + ":" + bin("second") + ":" + bin("third"));
+  const Variable own("ASHLAR_GPU_LIBS", "/a::/b");
+  const std::string packages = (root / "second/lib/python3.11/site-packages/nvidia").string();
+  EXPECT_EQ(gpu_library_folders(),
+            (std::vector<std::string>{"/a", "/b", "", "/usr/local/cuda/lib64", "/opt/rocm/lib",
+                                      packages + "/cu13/lib", packages + "/cublas/lib"}));
 }
 
 TEST(DeviceSpec, ChipsDifferInWhatTheyAreKnownBy) {
