@@ -40,14 +40,29 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
 
   add_library(ashlar_gpu STATIC ${GPU_HOST})
   ashlar_unity(ashlar_gpu)
+  ashlar_embed(ashlar_gpu ashlar::kernels::gpu::blas shipped ashlar/kernels/gpu/blas/cublaslt.txt)
   target_link_libraries(ashlar_gpu PUBLIC ashlar_kernels)
   add_library(gpu_tests OBJECT ${GPU_TESTS})
   ashlar_test_program(gpu_tests)
   target_compile_definitions(gpu_tests PRIVATE
     ASHLAR_GPU_CHECKSUMS="${PROJECT_SOURCE_DIR}/tests/kernels/gpu/checksums.txt")
   target_link_libraries(gpu_tests PUBLIC ashlar_gpu GTest::gtest)
+  # Libraries by cuBLASLt's name that tests load: one multiplies, one has the version's function alone.
+  foreach(FAKE whole partial)
+    add_library(fake_cublaslt_${FAKE} MODULE tests/kernels/gpu/fake_cublaslt.cpp)
+    set_target_properties(fake_cublaslt_${FAKE} PROPERTIES PREFIX "" OUTPUT_NAME libcublasLt.so SUFFIX .13
+                          LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cublaslt/${FAKE})
+  endforeach()
+  target_compile_definitions(fake_cublaslt_partial PRIVATE FAKE_IS_PARTIAL)
+  target_compile_definitions(gpu_tests PRIVATE ASHLAR_FAKE_CUBLASLT="${PROJECT_BINARY_DIR}/fake_cublaslt")
+  find_path(ASHLAR_CUBLASLT_INCLUDE cublasLt.h HINTS /usr/local/cuda/include $ENV{HOME}/.cache/ashlar/cuda/nvidia/cu13/include)
+  if(ASHLAR_CUBLASLT_INCLUDE)
+    set_source_files_properties(tests/kernels/gpu/cublaslt_header_test.cpp PROPERTIES
+                                COMPILE_OPTIONS "-isystem;${ASHLAR_CUBLASLT_INCLUDE}" SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   foreach(KIND 32 64 races)
     add_executable(gpu_${KIND}_test)
+    add_dependencies(gpu_${KIND}_test fake_cublaslt_whole fake_cublaslt_partial)
     target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_language_tests gpu_emulator_${KIND}
                           gpu_emulator_${KIND}_kernels GTest::gtest_main)
   endforeach()

@@ -39,7 +39,8 @@ struct Table {
 };
 
 extern const Table kReference;  // memory of the host: the emulator
-extern const Table kHip;        // hipBLASLt: not written yet
+extern const Table kCuda;       // cuBLASLt (cuda.h)
+extern const Table kHip;        // refuses: hipBLASLt is not called yet
 
 // The workspace of a product; its size is the advice of NVIDIA for Hopper.
 int64_t workspace_bytes(const Context&);

@@ -5,16 +5,16 @@
 namespace ashlar::kernels::gpu::blas {
 namespace {
 
-[[noreturn]] void refuse_vendor(std::string_view library) {
-  ASHLAR_FAIL(kDevice, "products on GPUs of {} need {}, which this version cannot call",
-              device::vendor(), library);
+[[noreturn]] void refuse_amd() {
+  ASHLAR_FAIL(kDevice,
+              "products on AMD's GPUs need hipBLASLt, which this version of Ashlar does not call "
+              "yet; the CPU has all products");
 }
 
 }  // namespace
 
-const Table kHip = {
-    .multiply = [](const Context&, const Product&, const Tensor&) { refuse_vendor("hipBLASLt"); },
-    .description = []() -> std::string { refuse_vendor("hipBLASLt"); }};
+const Table kHip = {.multiply = [](const Context&, const Product&, const Tensor&) { refuse_amd(); },
+                    .description = []() -> std::string { refuse_amd(); }};
 
 int64_t workspace_bytes(const Context&) {
   return 32 << 20;
@@ -23,8 +23,7 @@ int64_t workspace_bytes(const Context&) {
 const Table& table() {
   const std::string vendor = device::vendor();
   if (vendor == "host") return kReference;
-  if (vendor == "AMD") return kHip;
-  refuse_vendor("cuBLASLt");
+  return vendor == "AMD" ? kHip : kCuda;
 }
 
 }  // namespace ashlar::kernels::gpu::blas
