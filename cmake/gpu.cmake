@@ -81,6 +81,12 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   set_tests_properties(gpu.races gpu.races.faults PROPERTIES LABELS fast TIMEOUT 300)
 endif()
 
+# Dry runs of the windows with a card: their reports, line by line.
+foreach(WINDOW nothing)
+  add_test(NAME gpu.window.${WINDOW} COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu_window/run ${WINDOW})
+  set_tests_properties(gpu.window.${WINDOW} PROPERTIES LABELS fast TIMEOUT 300)
+endforeach()
+
 add_test(NAME gpu.sources COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu.sh)
 foreach(VENDOR cuda hip)
   add_test(NAME gpu.code.${VENDOR} COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu_code ${VENDOR})
