@@ -17,13 +17,15 @@
 #
 # Exit code: 0 every line passes; 1 one is low, or a part failed; 3 neither, but something did not run.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 package=${PACKAGE:-build/gpu_package} out=${OUT:-runs/gpu_window}
-shapes=scripts/gpu/shapes.txt repeats=50 steps=50 long_steps=200 filter='*' recipe=recipes/llama-nano.toml
+shapes=scripts/gpu/shapes.txt repeats=50 steps=50 resume_steps=400 long_steps=200 filter='*' recipe=recipes/llama-nano.toml
 keys=(train.eval_every=0 health.max_norm_ratio=1e9 health.max_loss_rise=1e9)
 if [ "$package" = emulator ]; then
-  test=build/release/gpu_32_test tool=build/release/gpu_32_tool ashlar=build/release/ashlar_emulator_32
-  shapes=scripts/gpu/shapes-small.txt repeats=2 steps=4 long_steps=4 recipe=tests/fixtures/recipes/tiny.toml
+  test=${BUILD:-build/release}/gpu_32_test tool=${BUILD:-build/release}/gpu_32_tool ashlar=${BUILD:-build/release}/ashlar_emulator_32
+  shapes=scripts/gpu/shapes-small.txt repeats=2 steps=4 resume_steps=40 long_steps=4
+  keys+=(model.{hidden_size=64,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,head_dim=16}
+    model.{intermediate_size=96,vocab_size=320} data.sequence_length=64 train.{micro_batch,global_batch}=2)
   filter='GpuUpdate.SumOfSquaresMatches*:GpuSwiglu.*:Language.Sums*'
 else
   test=$package/gpu_test tool=$package/gpu_tool ashlar=$package/ashlar
@@ -225,17 +227,18 @@ part_training() {
   esac
   cat "$work/diff" >&2
 }
-part_resume() { # killed as soon as a save of the first half is there
-  local half=$((steps / 2)) killed command
-  arguments killed "$steps" train.device=gpu checkpoint.every="$half"
+part_resume() { # killed as soon as its first save is there
+  local killed command save=checkpoint.every=$((resume_steps / 10))
+  train straight "$resume_steps" train.device=gpu "$save" || return
+  arguments killed "$resume_steps" train.device=gpu "$save"
   "${command[@]}" 1>&2 &
   killed=$!
   while [ ! -e "$work/killed/checkpoints/LATEST" ] && kill -0 "$killed" && [ "$(left)" -gt 1 ]; do sleep 0.02; done
   kill -KILL "$killed"
   wait "$killed"
-  [ "$(losses killed | wc -l)" -lt "$steps" ] || { echo 'the run ended before it was killed' >&2; return 1; }
+  [ "$(losses killed | wc -l)" -lt "$resume_steps" ] || { echo 'the run ended before it was killed' >&2; return 1; }
   run "${command[@]}" 1>&2 || return
-  say 'resume: steps that differ from a run in one go' "$(differing first killed)"
+  say 'resume: steps that differ from a run in one go' "$(differing straight killed)"
 }
 
 # Largest relative difference of losses in steps up to LAST, and that of the last step.
@@ -321,8 +324,8 @@ part_sanitizers() {
 }
 
 part_steps() { # whole steps of the models that the shapes name
-  local name gflop mfu ratio first model_recipe model_keys tokens_s
-  while read -r _ name gflop mfu ratio first model_recipe model_keys; do
+  local name gflop model_recipe model_keys tokens_s
+  while read -r _ name gflop _ _ _ model_recipe model_keys; do
     # shellcheck disable=SC2086
     recipe=$model_recipe train "$name" 8 train.device=gpu checkpoint.every=0 $model_keys || continue
     tokens_s=$(sed -nE 's/^\{"step":[0-9]+,.*"tokens_per_s":([^,]*),.*/\1/p' "$work/$name/metrics.jsonl" | tail -n +3 | sort -g |
@@ -348,7 +351,7 @@ case $window in
     part data 20 probe
     part training 90 ops data
     part bits 90 ops
-    part resume 60 training
+    part resume 90 training
     part busy 90 bits ;;
   sanitizers)
     part data 20 probe
