@@ -3,17 +3,10 @@
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/ops.h"
+#include "ashlar/kernels/gpu/sequence_lists.h"
 
 namespace ashlar::kernels::gpu {
 namespace {
-
-// The positions of a sequence are in the memory of the host: each call uploads them.
-Tensor take_positions(const Context& ctx, const HeadsShape& shape, const Sequence& sequence) {
-  if (shape.rotary_dim == 0) return {};
-  const Tensor position_T = ctx.workspace->take(DType::kI32, {sequence.num_tokens()});
-  gpu::upload_i32(ctx, sequence.position_T(), position_T);
-  return position_T;
-}
 
 template <typename Call>
 device::Heads heads_of(const Call& x, const Tensor& position_T) {
@@ -43,7 +36,7 @@ void rope_table(const Context& ctx, const Rope& rope, const Tensor& table_PR) {
 
 void heads_forward(const Context& ctx, const HeadsForward& x) {
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor position_T = take_positions(ctx, x.shape, x.sequence);
+  const Tensor position_T = upload_positions(ctx, x.sequence, x.shape.rotary_dim);
   if (ctx.meta() || x.sequence.num_tokens() == 0) return;
   check_launch(device::launch(device::HeadsForward{.heads = heads_of(x, position_T),
                                                    .eps = float(x.shape.eps),
@@ -58,7 +51,7 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
   const int64_t T = x.sequence.num_tokens(), D = x.shape.D;
   const int64_t P = ceil_div(T, int64_t(device::kTokensOfHeadPartial));
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor position_T = take_positions(ctx, x.shape, x.sequence);
+  const Tensor position_T = upload_positions(ctx, x.sequence, x.shape.rotary_dim);
   Tensor partials_2PD;
   if (x.q_norm_D) partials_2PD = ctx.workspace->take(DType::kF32, {2, P, D});
   if (ctx.meta() || T == 0) return;

@@ -1,6 +1,6 @@
-// rope.h: 32 lanes have a head.  A lane has pairs of elements that are turned together, i and
-// i + rotary_dim / 2, and some of the elements behind them.
+// rope.h: 32 lanes have a head.
 #include "ashlar/kernels/gpu/gpu.h"
+#include "ashlar/kernels/gpu/head_lanes.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/gpu/rows.h"
 
@@ -8,58 +8,6 @@ namespace ashlar::device {
 namespace {
 
 constexpr int kHeadThreads = 256, kHeadGroups = kHeadThreads / kLanes;
-constexpr int kPairs = int(kMaxHeadWidth) / 2 / kLanes;  // of a lane, at most
-constexpr int kOthers = int(kMaxHeadWidth) / kLanes;     // likewise
-constexpr int kSlots = 2 * kPairs + kOthers;
-
-// A lane's elements: firsts of pairs, seconds, others.
-struct HeadElements {
-  float at[kSlots] = {};
-};
-
-// Calls use(slot, i) for the lane's elements i of a head of which `rotary` elements are turned.
-template <typename Use>
-ASHLAR_DEVICE void for_elements(const Heads& s, int64_t rotary, Use use) {
-  const int lane = thread_index() % kLanes, half = int(rotary) / 2;
-#pragma unroll
-  for (int k = 0; k < kPairs; ++k) {
-    const int i = lane + k * kLanes;
-    if (i >= half) continue;
-    use(k, i);
-    use(kPairs + k, half + i);
-  }
-#pragma unroll
-  for (int k = 0; k < kOthers; ++k) {
-    const int i = int(rotary) + lane + k * kLanes;
-    if (i < s.head_dim) use(2 * kPairs + k, i);
-  }
-}
-
-ASHLAR_DEVICE HeadElements load_head(const Heads& s, const Elements& from, int64_t at) {
-  HeadElements x;
-  for_elements(s, s.rotary_dim, [&](int slot, int i) { x.at[slot] = load_element(from, at + i); });
-  return x;
-}
-ASHLAR_DEVICE void store_head(const Heads& s, const HeadElements& x, const Elements& to,
-                              int64_t at) {
-  for_elements(s, s.rotary_dim, [&](int slot, int i) { store_element(x.at[slot], to, at + i); });
-}
-
-// Turns a head by the angles of its token, or back by them.
-ASHLAR_DEVICE void rotate(const Heads& s, HeadElements& x, int64_t token, float direction) {
-  const int lane = thread_index() % kLanes, half = int(s.rotary_dim) / 2;
-  if (half == 0) return;
-  const float* angles = s.table + s.positions[token] * s.rotary_dim;
-#pragma unroll
-  for (int k = 0; k < kPairs; ++k) {
-    const int i = lane + k * kLanes;
-    if (i >= half) continue;
-    const float first = x.at[k], second = x.at[kPairs + k];
-    const float cosine = angles[i], sine = mul(direction, angles[half + i]);
-    x.at[k] = fma(-second, sine, mul(first, cosine));
-    x.at[kPairs + k] = fma(first, sine, mul(second, cosine));
-  }
-}
 
 // A query, a key or a value of a token.
 struct Head {
@@ -92,12 +40,12 @@ ASHLAR_DEVICE void normalize(const HeadsForward& x, const Head& head, const floa
   const Heads& s = x.heads;
   float squares = 0;
 #pragma unroll
-  for (int slot = 0; slot < kSlots; ++slot) squares = fma(h.at[slot], h.at[slot], squares);
+  for (int slot = 0; slot < kHeadSlots; ++slot) squares = fma(h.at[slot], h.at[slot], squares);
   const float mean = div(lane_sum(squares), float(s.head_dim));
   const float rstd = div(1.0f, sqrt(add(mean, x.eps)));
   if (thread_index() % kLanes == 0)
     (head.kind == Head::kKey ? x.rstd_k : x.rstd_q)[head.row] = rstd;
-  for_elements(s, s.rotary_dim, [&](int slot, int i) {
+  for_elements(s, [&](int slot, int i) {
     h.at[slot] = mul(add(s.weight_offset, w[i]), mul(h.at[slot], rstd));
   });
 }
@@ -121,7 +69,7 @@ ASHLAR_DEVICE void normalize_back(const HeadsBackward& x, const Head& head, cons
   const float rstd = (head.kind == Head::kKey ? x.rstd_k : x.rstd_q)[head.row];
   HeadElements h = load_head(s, s.qkv, head.in_qkv);
   float dot = 0;
-  for_elements(s, s.rotary_dim, [&](int slot, int i) {
+  for_elements(s, [&](int slot, int i) {
     h.at[slot] = mul(h.at[slot], rstd);
     dw.at[slot] = fma(g.at[slot], h.at[slot], dw.at[slot]);
     g.at[slot] = mul(g.at[slot], add(s.weight_offset, w[i]));
@@ -129,7 +77,7 @@ ASHLAR_DEVICE void normalize_back(const HeadsBackward& x, const Head& head, cons
   });
   const float mean = div(lane_sum(dot), float(s.head_dim));
 #pragma unroll
-  for (int slot = 0; slot < kSlots; ++slot)
+  for (int slot = 0; slot < kHeadSlots; ++slot)
     g.at[slot] = mul(rstd, fma(-h.at[slot], mean, g.at[slot]));
 }
 
@@ -140,7 +88,7 @@ ASHLAR_DEVICE void store_sums(const HeadsBackward& x, const HeadElements& dq,
   const int64_t blocks = (s.num_tokens + kTokensOfHeadPartial - 1) / kTokensOfHeadPartial;
   auto* room = (float*)shared_memory();  // [kHeadGroups, 2, head_dim]
   float* own = room + thread_index() / kLanes * 2 * s.head_dim;
-  for_elements(s, s.rotary_dim, [&](int slot, int i) {
+  for_elements(s, [&](int slot, int i) {
     own[i] = dq.at[slot];
     own[s.head_dim + i] = dk.at[slot];
   });
