@@ -200,6 +200,34 @@ struct HeadsBackward {
 };
 std::string launch(const HeadsBackward&);
 
+// Where the token before a token lies, its link: in the row before; nowhere, because a document
+// starts; or, from 0 on, in halo link / 2, with an odd link if the document has yet another token
+// before that one.
+inline constexpr int32_t kRowBefore = -1, kNothingBefore = -2;
+
+// conv.h: what both passes have.  Rows of z have `channels` elements, z_stride elements apart.
+struct ConvColumns {
+  const int32_t* links;  // [rows]
+  Elements z;
+  const float *halo, *w0, *b0;
+  int64_t rows, channels, z_stride;
+  bool by_vectors;
+};
+struct ConvColumnsForward {
+  ConvColumns conv;
+  Elements columns;
+};
+std::string launch(const ConvColumnsForward&);
+
+// conv.h: adds to dz, fills dhalo and the partials [ceil(rows / kPartialRows), ..] of dw0 and db0.
+struct ConvColumnsBackward {
+  ConvColumns conv;
+  Elements dcolumns, dz;
+  int64_t dz_stride;
+  float *dhalo, *dw0_partials, *db0_partials;
+};
+std::string launch(const ConvColumnsBackward&);
+
 // cross_entropy.h: targets are within the classes, or -1.  dlogits: absent, or logits itself.
 struct CrossEntropy {
   const float* logits;

@@ -26,6 +26,8 @@
   HAS(rope_table)             \
   HAS(heads_forward)          \
   HAS(heads_backward)         \
+  HAS(conv_columns_forward)   \
+  HAS(conv_columns_backward)  \
   HAS(router_mix_forward)     \
   HAS(router_mix_backward)    \
   HAS(bias_gelu_forward)      \

@@ -6,8 +6,10 @@
 
 namespace ashlar::kernels::gpu {
 
-// I32 [num_tokens] from the workspace; on meta it is only taken.
+// Each is I32 [num_tokens] from the workspace; on meta it is only taken.
 // Positions for RoPE; absent if it turns no element.
 Tensor upload_positions(const Context& ctx, const Sequence& sequence, int64_t rotary_dim);
+// Where the token before each token lies: the links of launch.h.
+Tensor upload_links(const Context& ctx, const Sequence& sequence);
 
 }  // namespace ashlar::kernels::gpu
