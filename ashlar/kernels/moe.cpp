@@ -30,12 +30,12 @@ TraceEvent::Varies varies(const Tensor& row_of_expert_E1) {
 }  // namespace
 
 void leave_out_padding(const Context& ctx, const Sequence& sequence, const Tensor& expert_Tk) {
-  const int64_t T = sequence.num_tokens(), k = expert_Tk.numel() / T;
-  ASHLAR_ASSERT(expert_Tk.numel() == T * k);
-  check_tensor(expert_Tk, expert_Tk.shape, DType::kI32);
   int64_t tokens = 0;
   for (const Segment& s : sequence.segments()) tokens += s.padding ? s.length : 0;
   if (tokens == 0) return;
+  const int64_t T = sequence.num_tokens(), k = expert_Tk.numel() / T;
+  ASHLAR_ASSERT(expert_Tk.numel() == T * k);
+  check_tensor(expert_Tk, expert_Tk.shape, DType::kI32);
   const auto call = ctx.record("leave_out_padding", DType::kI32, {0, tokens * k * 4});
   ctx.ops->leave_out_padding(ctx, sequence, expert_Tk);
 }

@@ -51,6 +51,11 @@ inline int32_t* ints(const Tensor& t) {
   return reinterpret_cast<int32_t*>(t.data);
 }
 
+inline int64_t* wide_ints(const Tensor& t) {
+  ASHLAR_ASSERT(t.dtype == DType::kI64);
+  return reinterpret_cast<int64_t*>(t.data);
+}
+
 inline bool begins_at_vector(const void* data) {
   constexpr uintptr_t kVectorBytes = 16;
   return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;

@@ -1,4 +1,4 @@
-// copy.h: copies, conversions, sums and patterns, each element by itself.
+// copy.h, moe.h: copies, conversions, sums and patterns, each element by itself.
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/gpu/rows.h"
@@ -22,6 +22,18 @@ copy_bytes_kernel(CopyBytes x) {
     const Place p = place_of(i, x.rows, units);
     copy_unit((const Unit*)((const std::byte*)x.from + p.row * x.from_stride_bytes) + p.column,
               (Unit*)((std::byte*)x.to + p.row * x.to_stride_bytes) + p.column);
+  });
+}
+
+template <typename Unit>
+ASHLAR_KERNEL(kEachThreads)
+gather_rows_kernel(GatherRows x) {
+  const int64_t units = x.row_bytes / int64_t(sizeof(Unit));
+  const int32_t rows_in_use = x.row_of_expert[x.num_experts];
+  for_each_of_block(x.rows * units, [&](int64_t i) {
+    const Place p = place_of(i, x.rows, units);
+    if (p.row >= rows_in_use) return;
+    copy_unit((const Unit*)x.from + x.token_of_row[p.row] * units + p.column, (Unit*)x.to + i);
   });
 }
 
@@ -104,6 +116,14 @@ std::string launch(const CopyBytes& x) {
   return with_unit(all, [&]<typename Unit>(Unit) {
     const int64_t blocks = blocks_for_each(x.rows * x.row_bytes / int64_t(sizeof(Unit)));
     return run(copy_bytes_kernel<Unit>, {blocks, kEachThreads, 0}, x);
+  });
+}
+
+std::string launch(const GatherRows& x) {
+  const uint64_t all = uint64_t(x.from) | uint64_t(x.to) | uint64_t(x.row_bytes);
+  return with_unit(all, [&]<typename Unit>(Unit) {
+    const int64_t blocks = blocks_for_each(x.rows * x.row_bytes / int64_t(sizeof(Unit)));
+    return run(gather_rows_kernel<Unit>, {blocks, kEachThreads, 0}, x);
   });
 }
 

@@ -40,6 +40,14 @@
   HAS(output_gate_backward)   \
   HAS(cross_entropy)          \
   HAS(most_logits_rows)       \
+  HAS(leave_out_padding)      \
+  HAS(route_plan)             \
+  HAS(gather_rows)            \
+  HAS(combine_forward)        \
+  HAS(combine_backward)       \
+  HAS(scatter_rows_add)       \
+  HAS(shared_add_forward)     \
+  HAS(shared_add_backward)    \
   HAS(swiglu_forward)         \
   HAS(swiglu_backward)        \
   HAS(adamw)                  \
