@@ -382,6 +382,15 @@ struct RoutePlan {
 };
 std::string launch(const RoutePlan&);
 
+// topk.h: loads [rows, classes] of choices [rows, choices].  counts: room for num_choice_counts.
+struct RowLoads {
+  const int32_t* expert;
+  int64_t rows, choices, classes;
+  int32_t* counts;
+  float* loads;
+};
+std::string launch(const RowLoads&);
+
 // moe.h: copies rows of tokens to those rows that experts have, byte by byte.
 struct GatherRows {
   const int32_t *token_of_row, *row_of_expert;
@@ -435,6 +444,31 @@ struct SharedAddBackward {
   bool by_vectors;
 };
 std::string launch(const SharedAddBackward&);
+
+// topk.h.
+inline constexpr int64_t kMaxChoices = 1024;  // of a token
+struct TopkForward {
+  bool choose_by_logits, renormalize;
+  float scale;
+  const float *logits, *bias;  // bias null: none
+  float *p, *lse, *weight;
+  int32_t* expert;
+  int64_t tokens, classes, k;
+};
+std::string launch(const TopkForward&);
+
+// topk.h, with loads of rows of tokens_per_row tokens, or null; balance_scale counts k choices of a
+// token.  Also fills the partials [ceil(tokens / kPartialRows), 2] of the losses.
+struct TopkBackward {
+  bool renormalize;
+  float scale, balance_scale, z_scale;
+  const float *dweight, *p, *lse, *weight, *loads;
+  const int32_t* expert;
+  Elements dlogits;
+  float* partials;
+  int64_t tokens, classes, k, tokens_per_row;
+};
+std::string launch(const TopkBackward&);
 
 // update.h, over n elements.  operand: the weights in bf16, or absent.
 struct AdamWUpdate {

@@ -40,6 +40,9 @@
   HAS(output_gate_backward)   \
   HAS(cross_entropy)          \
   HAS(most_logits_rows)       \
+  HAS(topk_forward)           \
+  HAS(topk_backward)          \
+  HAS(row_loads)              \
   HAS(leave_out_padding)      \
   HAS(route_plan)             \
   HAS(gather_rows)            \

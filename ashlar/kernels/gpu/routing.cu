@@ -1,7 +1,8 @@
-// moe.h: choices of experts, counted and put in order.  A row of choices is cut into parts
+// moe.h, topk.h: choices of experts, counted and put in order.  A row of choices is cut into parts
 // of kChoicesOfPart.
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/rows.h"
 
 namespace ashlar::device {
 namespace {
@@ -113,6 +114,17 @@ ASHLAR_KERNEL(kChoicesOfPart) place_choices_kernel(RoutePlan x) {
   x.token_of_row[row] = int32_t(choice / x.k);
 }
 
+ASHLAR_KERNEL(kEachThreads) sum_loads_kernel(RowLoads x) {
+  const int64_t parts = num_parts(x.choices);
+  for_each_of_block(x.rows * x.classes, [&](int64_t i) {
+    const Place p = place_of(i, x.rows, x.classes);
+    int32_t count = 0;
+    for (int64_t part = 0; part < parts; ++part)
+      count += x.counts[(p.column * x.rows + p.row) * parts + part];
+    x.loads[i] = float(count);
+  });
+}
+
 }  // namespace
 
 int64_t num_choice_counts(int64_t rows, int64_t choices, int64_t classes) {
@@ -131,6 +143,16 @@ std::string launch(const RoutePlan& x) {
   if (!error.empty() || x.choices == 0) return error;
   return run(place_choices_kernel,
              {num_parts(x.choices), kChoicesOfPart, kChoicesOfPart * int(sizeof(int32_t))}, x);
+}
+
+std::string launch(const RowLoads& x) {
+  const std::string error = run_count({.expert = x.expert,
+                                       .counts = x.counts,
+                                       .rows = x.rows,
+                                       .choices = x.choices,
+                                       .classes = x.classes});
+  if (!error.empty()) return error;
+  return run(sum_loads_kernel, {blocks_for_each(x.rows * x.classes), kEachThreads, 0}, x);
 }
 
 }  // namespace ashlar::device
