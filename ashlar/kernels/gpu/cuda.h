@@ -73,6 +73,15 @@ ASHLAR_DEVICE float fast_exp2(float x) {
 ASHLAR_DEVICE double add(double a, double b) {
   return __dadd_rn(a, b);
 }
+ASHLAR_DEVICE double mul(double a, double b) {
+  return __dmul_rn(a, b);
+}
+ASHLAR_DEVICE double div(double a, double b) {
+  return __ddiv_rn(a, b);
+}
+ASHLAR_DEVICE double sqrt(double a) {
+  return __dsqrt_rn(a);
+}
 ASHLAR_DEVICE float bits_to_float(uint32_t u) {
   return __uint_as_float(u);
 }

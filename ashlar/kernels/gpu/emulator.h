@@ -126,6 +126,15 @@ inline float fast_exp2(float x) {
 inline double add(double a, double b) {
   return a + b;
 }
+inline double mul(double a, double b) {
+  return a * b;
+}
+inline double div(double a, double b) {
+  return a / b;
+}
+inline double sqrt(double a) {
+  return std::sqrt(a);
+}
 inline float bits_to_float(uint32_t u) {
   return std::bit_cast<float>(u);
 }

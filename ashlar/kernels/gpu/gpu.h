@@ -13,7 +13,8 @@
 //   lane_reduce(x, f)   f over all lanes, as a butterfly: the same order on every device
 //   warp_xor(x, mask)   the same over kWarp threads: for the lane maps of matrix units only
 //   add, mul, fma, div, sqrt   rounded to nearest; kernels have no arithmetic of float besides
-//                       (strict.h), so that no compiler decides what is fused
+//                       (strict.h), so that no compiler decides what is fused; all but fma are
+//                       also there for double
 //   fast_exp2(x)        2^x within 2 ulp, denormals may be 0; its bits are the device's own: for
 //                       kernels on matrix units only
 //   load_vector, store_vector  16 bytes at an address that is a multiple of 16

@@ -100,6 +100,15 @@ ASHLAR_DEVICE float fast_exp2(float x) {
 ASHLAR_DEVICE double add(double a, double b) {
   return a + b;
 }
+ASHLAR_DEVICE double mul(double a, double b) {
+  return a * b;
+}
+ASHLAR_DEVICE double div(double a, double b) {
+  return a / b;
+}
+ASHLAR_DEVICE double sqrt(double a) {
+  return __builtin_sqrt(a);
+}
 
 struct alignas(16) Vector {
   uint32_t words[4];

@@ -470,6 +470,16 @@ struct TopkBackward {
 };
 std::string launch(const TopkBackward&);
 
+// balance.h.
+struct BalanceUpdate {
+  double lr, beta1, beta2, eps, correction1, correction2;
+  const int64_t* counts;
+  float *bias, *first, *second;
+  int64_t num_counts, num_trained;
+  bool centered;
+};
+std::string launch(const BalanceUpdate&);
+
 // update.h, over n elements.  operand: the weights in bf16, or absent.
 struct AdamWUpdate {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, keep, rate, inverse_root2, eps, grad_scale;

@@ -53,6 +53,7 @@
   HAS(shared_add_backward)    \
   HAS(swiglu_forward)         \
   HAS(swiglu_backward)        \
+  HAS(balance_update)         \
   HAS(adamw)                  \
   HAS(muon_momentum)          \
   HAS(muon_apply)             \
