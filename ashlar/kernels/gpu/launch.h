@@ -228,6 +228,36 @@ struct ConvColumnsBackward {
 };
 std::string launch(const ConvColumnsBackward&);
 
+// qk.h: what both passes have.  q_sum null: the sums over a key's queries are those of its local
+// ones.  positions are null without rotation.
+struct Qk {
+  int64_t num_tokens, num_queries, num_keys, head_dim, rotary_dim, num_delayed;
+  const int32_t *positions, *links;
+  const float* table;
+  Elements qkv, y;
+  const float *b1, *tau, *q_sum;
+  float query_share;  // of a query in the mean of its key's queries
+};
+struct QkForward {
+  Qk qk;
+  float eps;
+  const float* halo_vd;
+  Elements qhat, khat, v;
+  float *n_q, *n_k;
+};
+std::string launch(const QkForward&);
+
+// Fills the partials [ceil(num_tokens / kPartialRows), ..] of dtau and db1 too.  Queries and key of
+// a key head have at most kMaxGroupWidth elements.
+inline constexpr int64_t kMaxGroupWidth = (12 << 10) - 1;
+struct QkBackward {
+  Qk qk;
+  const float *n_q, *n_k, *dqhat, *dkhat, *dv, *dq_sum;
+  Elements dy, dqkv;
+  float *dhalo_vd, *dtau_partials, *db1_partials;
+};
+std::string launch(const QkBackward&);
+
 // cross_entropy.h: targets are within the classes, or -1.  dlogits: absent, or logits itself.
 struct CrossEntropy {
   const float* logits;

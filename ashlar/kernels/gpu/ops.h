@@ -28,6 +28,8 @@
   HAS(heads_backward)         \
   HAS(conv_columns_forward)   \
   HAS(conv_columns_backward)  \
+  HAS(qk_forward)             \
+  HAS(qk_backward)            \
   HAS(router_mix_forward)     \
   HAS(router_mix_backward)    \
   HAS(bias_gelu_forward)      \
