@@ -6,14 +6,14 @@
 namespace ashlar::kernels {
 namespace {
 
-struct RouterShape {
+struct RouterSize {
   int64_t T, R;
 };
 // Less than a lane's pack, packs for some lanes, several packs a lane; several blocks of rows.
-constexpr RouterShape kRouterShapes[] = {{1, 6}, {3, 17}, {65, 33}, {130, 256}, {5, 520}};
+constexpr RouterSize kRouterSizes[] = {{1, 6}, {3, 17}, {65, 33}, {130, 256}, {5, 520}};
 
 // A router's first block has no state of a block before it, and the last gets no gradient back.
-std::vector<Output> run_mix(Place& p, const RouterShape& s, bool first, bool last) {
+std::vector<Output> run_mix(Place& p, const RouterSize& s, bool first, bool last) {
   const Shape TR{s.T, s.R}, R{s.R};
   const auto unless_first = [&](const char* name, const Shape& shape) {
     return first ? Tensor() : p.random(p.wide(), name, shape);
@@ -55,7 +55,7 @@ std::vector<Output> run_mix(Place& p, const RouterShape& s, bool first, bool las
 }
 
 TEST(GpuRouter, MixMatchesTheReferenceInEveryMode) {
-  for (const RouterShape& s : kRouterShapes)
+  for (const RouterSize& s : kRouterSizes)
     for (const DType product : {DType::kF32, DType::kBF16})
       for (const bool first : {true, false})
         for (const bool last : {true, false})
@@ -64,7 +64,7 @@ TEST(GpuRouter, MixMatchesTheReferenceInEveryMode) {
                     {DType::kF32, product}, [&](Place& p) { return run_mix(p, s, first, last); });
 }
 
-std::vector<Output> run_gelu(Place& p, const RouterShape& s) {
+std::vector<Output> run_gelu(Place& p, const RouterSize& s) {
   const Shape TR{s.T, s.R}, R{s.R};
   const Tensor z = p.random(p.wide(), "z", TR, 0.25), b = p.random(p.wide(), "b", R);
   const Tensor out = p.unset(p.product(), TR), dz = p.unset(p.product(), TR);
@@ -77,7 +77,7 @@ std::vector<Output> run_gelu(Place& p, const RouterShape& s) {
 }
 
 TEST(GpuRouter, GeluMatchesTheReferenceInEveryMode) {
-  for (const RouterShape& s : kRouterShapes)
+  for (const RouterSize& s : kRouterSizes)
     for (const DType product : {DType::kF32, DType::kBF16})
       expect_op(fmt::format("bias_gelu/{}x{}/{}", s.T, s.R, name_of(product)),
                 {DType::kF32, product}, [&](Place& p) { return run_gelu(p, s); });
