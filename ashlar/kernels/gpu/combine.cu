@@ -3,24 +3,11 @@
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/gpu/math.h"
+#include "ashlar/kernels/gpu/row_lanes.h"
 #include "ashlar/kernels/gpu/rows.h"
 
 namespace ashlar::device {
 namespace {
-
-constexpr int kRowThreads = 256, kRowGroups = kRowThreads / kLanes;
-// Calls use(column, extent) for the lane's packs of a row.
-template <typename Use>
-ASHLAR_DEVICE void for_packs_of_lane(int64_t width, bool by_vectors, Use use) {
-  for (int64_t column = thread_index() % kLanes * kPack; column < width; column += kLanes * kPack)
-    use(column, Extent{width - column, by_vectors});
-}
-ASHLAR_DEVICE int64_t row_of_group() {
-  return int64_t(block_index()) * kRowGroups + thread_index() / kLanes;
-}
-LaunchShape shape_for_groups(int64_t rows) {
-  return {(rows + kRowGroups - 1) / kRowGroups, kRowThreads, 0};
-}
 
 ASHLAR_DEVICE void add_product(Pack& sum, float factor, const Pack& pack) {
 #pragma unroll
@@ -63,7 +50,7 @@ ASHLAR_KERNEL(kEachThreads) combine_forward_kernel(CombineForward x) {
 // 32 lanes have a choice.
 ASHLAR_KERNEL(kRowThreads) combine_backward_kernel(CombineBackward x) {
   const Choices& c = x.choices;
-  const int64_t choice = row_of_group();
+  const int64_t choice = row_of_lanes();
   if (choice >= c.tokens * c.k) return;
   const int64_t row = c.row_of_token[choice], token = choice / c.k;
   float dot = 0;
@@ -109,7 +96,7 @@ ASHLAR_KERNEL(kEachThreads) shared_add_forward_kernel(SharedAddForward x) {
 }
 
 ASHLAR_KERNEL(kRowThreads) shared_add_backward_kernel(SharedAddBackward x) {
-  const int64_t row = row_of_group();
+  const int64_t row = row_of_lanes();
   if (row >= x.rows) return;
   const float gate = sigmoid(x.z[row]);
   float dot = 0;
@@ -130,7 +117,8 @@ std::string launch(const CombineForward& x) {
   return run(combine_forward_kernel, {blocks_for_each(packs), kEachThreads, 0}, x);
 }
 std::string launch(const CombineBackward& x) {
-  return run(combine_backward_kernel, shape_for_groups(x.choices.tokens * x.choices.k), x);
+  return run(combine_backward_kernel,
+             {blocks_for_rows(x.choices.tokens * x.choices.k), kRowThreads, 0}, x);
 }
 std::string launch(const ScatterRowsAdd& x) {
   const int64_t packs = x.choices.tokens * packs_of(x.choices.width);
@@ -141,7 +129,7 @@ std::string launch(const SharedAddForward& x) {
              {blocks_for_each(x.rows * packs_of(x.width)), kEachThreads, 0}, x);
 }
 std::string launch(const SharedAddBackward& x) {
-  return run(shared_add_backward_kernel, shape_for_groups(x.rows), x);
+  return run(shared_add_backward_kernel, {blocks_for_rows(x.rows), kRowThreads, 0}, x);
 }
 
 }  // namespace ashlar::device

@@ -3,26 +3,11 @@
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/gpu/math.h"
+#include "ashlar/kernels/gpu/row_lanes.h"
 #include "ashlar/kernels/gpu/rows.h"
 
 namespace ashlar::device {
 namespace {
-
-constexpr int kRouterThreads = 128, kRouterRows = kRouterThreads / kLanes;  // rows of a block
-
-ASHLAR_DEVICE int64_t row_of_lanes() {
-  return int64_t(block_index()) * kRouterRows + thread_index() / kLanes;
-}
-int64_t blocks_for_rows(int64_t rows) {
-  return (rows + kRouterRows - 1) / kRouterRows;
-}
-
-// Calls use(column, extent) for the packs of a row that this lane has.
-template <typename Use>
-ASHLAR_DEVICE void for_packs_of_lane(int64_t width, bool by_vectors, Use use) {
-  for (int64_t c = thread_index() % kLanes * kPack; c < width; c += kLanes * kPack)
-    use(c, Extent{width - c, by_vectors});
-}
 
 // One pack of down + b (+ gamma r_prev).
 ASHLAR_DEVICE Pack mixed(const RouterMixForward& x, int64_t at, int64_t column,
@@ -39,7 +24,7 @@ ASHLAR_DEVICE Pack mixed(const RouterMixForward& x, int64_t at, int64_t column,
   return r;
 }
 
-ASHLAR_KERNEL(kRouterThreads) router_mix_forward_kernel(RouterMixForward x) {
+ASHLAR_KERNEL(kRowThreads) router_mix_forward_kernel(RouterMixForward x) {
   const int64_t row = row_of_lanes(), begin = row * x.width;
   if (row >= x.rows) return;
   float squares = 0;
@@ -71,7 +56,7 @@ ASHLAR_DEVICE Pack weighted(const RouterMixBackward& x, int64_t at, int64_t colu
   return dn;
 }
 
-ASHLAR_KERNEL(kRouterThreads) router_mix_backward_kernel(RouterMixBackward x) {
+ASHLAR_KERNEL(kRowThreads) router_mix_backward_kernel(RouterMixBackward x) {
   const int64_t row = row_of_lanes(), begin = row * x.width;
   if (row >= x.rows) return;
   const float rstd = x.rstd[row];
@@ -176,17 +161,9 @@ ASHLAR_KERNEL(kColumnThreads) bias_gelu_backward_kernel(BiasGeluBackward x) {
   store_pack(db, x.partials, part.partial * x.width + part.column, extent);
 }
 
-// The lowest of the lanes' numbers, as floats whose bits are in the same order.
-ASHLAR_DEVICE int lane_min(int number) {
-  constexpr uint32_t kOne = 0x3f800000u;
-  const float lowest = lane_reduce(bits_to_float(kOne + uint32_t(number)),
-                                   [](float a, float b) { return a < b ? a : b; });
-  return int(float_to_bits(lowest) - kOne);
-}
-
 // A lane looks at every 32nd class.  Its best is the lowest of those with the largest biased
 // probability; NaN is below all others, so that some class is always chosen.
-ASHLAR_KERNEL(kRouterThreads) router_select_forward_kernel(RouterSelectForward x) {
+ASHLAR_KERNEL(kRowThreads) router_select_forward_kernel(RouterSelectForward x) {
   const int64_t row = row_of_lanes(), begin = row * x.classes;
   if (row >= x.rows) return;
   const int lane = thread_index() % kLanes;
@@ -213,7 +190,7 @@ ASHLAR_KERNEL(kRouterThreads) router_select_forward_kernel(RouterSelectForward x
   x.weight[row] = x.p[begin + chosen];
 }
 
-ASHLAR_KERNEL(kRouterThreads) router_select_backward_kernel(RouterSelectBackward x) {
+ASHLAR_KERNEL(kRowThreads) router_select_backward_kernel(RouterSelectBackward x) {
   const int64_t row = row_of_lanes(), begin = row * x.classes;
   if (row >= x.rows) return;
   const int chosen = x.expert[row];
@@ -228,10 +205,10 @@ ASHLAR_KERNEL(kRouterThreads) router_select_backward_kernel(RouterSelectBackward
 }  // namespace
 
 std::string launch(const RouterMixForward& x) {
-  return run(router_mix_forward_kernel, {blocks_for_rows(x.rows), kRouterThreads, 0}, x);
+  return run(router_mix_forward_kernel, {blocks_for_rows(x.rows), kRowThreads, 0}, x);
 }
 std::string launch(const RouterMixBackward& x) {
-  return run(router_mix_backward_kernel, {blocks_for_rows(x.rows), kRouterThreads, 0}, x);
+  return run(router_mix_backward_kernel, {blocks_for_rows(x.rows), kRowThreads, 0}, x);
 }
 std::string launch(const RouterMixSums& x) {
   return run(router_mix_sums_kernel, {blocks_for_columns(x.rows, x.width), kColumnThreads, 0}, x);
@@ -245,10 +222,10 @@ std::string launch(const BiasGeluBackward& x) {
              x);
 }
 std::string launch(const RouterSelectForward& x) {
-  return run(router_select_forward_kernel, {blocks_for_rows(x.rows), kRouterThreads, 0}, x);
+  return run(router_select_forward_kernel, {blocks_for_rows(x.rows), kRowThreads, 0}, x);
 }
 std::string launch(const RouterSelectBackward& x) {
-  return run(router_select_backward_kernel, {blocks_for_rows(x.rows), kRouterThreads, 0}, x);
+  return run(router_select_backward_kernel, {blocks_for_rows(x.rows), kRowThreads, 0}, x);
 }
 
 }  // namespace ashlar::device

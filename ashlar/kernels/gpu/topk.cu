@@ -2,20 +2,14 @@
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/gpu/math.h"
+#include "ashlar/kernels/gpu/row_lanes.h"
 #include "ashlar/kernels/gpu/rows.h"
 
 namespace ashlar::device {
 namespace {
 
-constexpr int kTopkThreads = 256, kTopkGroups = kTopkThreads / kLanes;
 ASHLAR_DEVICE float minus_infinity() {
   return bits_to_float(0xff800000u);
-}
-
-// Calls use(i) for the lane's share of the numbers 0 to n - 1, in order.
-template <typename Use>
-ASHLAR_DEVICE void for_lane(int64_t n, Use use) {
-  for (int64_t i = thread_index() % kLanes; i < n; i += kLanes) use(i);
 }
 
 // Fills the probabilities of a token.
@@ -57,9 +51,7 @@ ASHLAR_DEVICE Scored next_class(const TopkForward& x, int64_t token, const Score
     if (last.before(other) && other.before(first)) first = other;
   });
   const float score = lane_max(first.score);
-  const float number = lane_reduce(float(first.score == score ? first.number : x.classes),
-                                   [](float a, float b) { return a < b ? a : b; });
-  return {score, int64_t(double(number))};
+  return {score, lane_min(int(first.score == score ? first.number : x.classes))};
 }
 
 // Fills the choices of a token, in ascending order.  chosen: room for k.
@@ -97,12 +89,11 @@ ASHLAR_DEVICE void weigh(const TopkForward& x, int64_t token) {
   for_lane(x.k, [&](int64_t j) { weight[j] = mul(x.scale, div(weight[j], sum)); });
 }
 
-ASHLAR_KERNEL(kTopkThreads) topk_forward_kernel(TopkForward x) {
-  const int group = thread_index() / kLanes;
-  const int64_t token = int64_t(block_index()) * kTopkGroups + group;
+ASHLAR_KERNEL(kRowThreads) topk_forward_kernel(TopkForward x) {
+  const int64_t token = row_of_lanes();
   if (token >= x.tokens) return;
   fill_probabilities(x, token);
-  choose(x, token, (int32_t*)shared_memory() + group * x.k);
+  choose(x, token, (int32_t*)shared_memory() + thread_index() / kLanes * x.k);
   weigh(x, token);
 }
 
@@ -146,9 +137,11 @@ ASHLAR_DEVICE RouterLosses fill_gradient(const TopkBackward& x, int64_t token) {
 }
 
 // A block has kPartialRows tokens, whose losses it adds in order.
-ASHLAR_KERNEL(kTopkThreads) topk_backward_kernel(TopkBackward x) {
+constexpr int kPartialThreads = 512;
+
+ASHLAR_KERNEL(kPartialThreads) topk_backward_kernel(TopkBackward x) {
   auto* losses = (float*)shared_memory();  // [kPartialRows, 2]
-  for (int i = thread_index() / kLanes; i < kPartialRows; i += kTopkGroups) {
+  for (int i = thread_index() / kLanes; i < kPartialRows; i += kPartialThreads / kLanes) {
     const int64_t token = int64_t(block_index()) * kPartialRows + i;
     RouterLosses loss{0, 0};
     if (token < x.tokens && x.expert[token * x.k] >= 0)
@@ -170,14 +163,13 @@ ASHLAR_KERNEL(kTopkThreads) topk_backward_kernel(TopkBackward x) {
 
 std::string launch(const TopkForward& x) {
   if (x.k > kMaxChoices) return std::to_string(x.k) + " choices of a token";
-  const int64_t room = kTopkGroups * x.k * int64_t(sizeof(int32_t));
-  return run(topk_forward_kernel,
-             {(x.tokens + kTopkGroups - 1) / kTopkGroups, kTopkThreads, int(room)}, x);
+  const int64_t room = kRowsOfBlock * x.k * int64_t(sizeof(int32_t));
+  return run(topk_forward_kernel, {blocks_for_rows(x.tokens), kRowThreads, int(room)}, x);
 }
 
 std::string launch(const TopkBackward& x) {
   return run(topk_backward_kernel,
-             {(x.tokens + kPartialRows - 1) / kPartialRows, kTopkThreads,
+             {(x.tokens + kPartialRows - 1) / kPartialRows, kPartialThreads,
               2 * kPartialRows * int(sizeof(float))},
              x);
 }
