@@ -5,7 +5,7 @@
 
 #include <string>
 
-#define ASHLAR_KERNEL(max_threads) __global__ __launch_bounds__(max_threads) void
+#define ASHLAR_KERNEL(...) __global__ __launch_bounds__(__VA_ARGS__) void
 #define ASHLAR_DEVICE __device__ __forceinline__
 #define ASHLAR_BOTH __host__ __device__ __forceinline__
 

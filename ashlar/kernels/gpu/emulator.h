@@ -9,7 +9,7 @@
 #include <source_location>
 #include <string>
 
-#define ASHLAR_KERNEL(max_threads) inline void
+#define ASHLAR_KERNEL(...) inline void
 #define ASHLAR_DEVICE inline
 #define ASHLAR_BOTH inline
 

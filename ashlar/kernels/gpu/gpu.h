@@ -3,6 +3,8 @@
 // halves with the same names: cuda.h, hip.h, emulator.h.
 //
 //   ASHLAR_KERNEL(n)    a kernel, launched with at most n threads a block
+//   ASHLAR_KERNEL(n, b) the same, with registers for b blocks at a time, where nvcc would rather
+//                       spill registers than have room for fewer blocks
 //   ASHLAR_DEVICE       a function that kernels call
 //   ASHLAR_BOTH         a function that kernels and their launches call
 //   thread_index(), block_index(), block_size()

@@ -18,7 +18,7 @@ int hipMemcpy(void* to, const void* from, size_t, int kind);
 const char* hipGetErrorString(int);
 }
 
-#define ASHLAR_KERNEL(max_threads) \
+#define ASHLAR_KERNEL(max_threads, ...) \
   __attribute__((global, amdgpu_flat_work_group_size(1, max_threads))) void
 #define ASHLAR_DEVICE __attribute__((device, always_inline)) inline
 #define ASHLAR_BOTH __attribute__((host, device, always_inline)) inline

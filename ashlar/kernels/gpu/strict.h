@@ -5,7 +5,7 @@
 #include <string>
 #include <type_traits>
 
-#define ASHLAR_KERNEL(max_threads) inline void
+#define ASHLAR_KERNEL(...) inline void
 #define ASHLAR_DEVICE inline
 #define ASHLAR_BOTH inline
 

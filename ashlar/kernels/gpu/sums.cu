@@ -12,7 +12,7 @@ ASHLAR_KERNEL(kThreads) sum_partials_kernel(SumPartials x) {
   if (column >= x.width) return;
   float sum = 0;
   for (int64_t row = 0; row < x.rows; ++row) sum = add(sum, x.partials[row * x.width + column]);
-  x.to[column] = add(x.to[column], sum);
+  x.to[column] = x.overwrites ? sum : add(x.to[column], sum);
 }
 
 }  // namespace

@@ -214,4 +214,73 @@ struct LanesOf<64> {
 };
 using WarpTile = TileOf<LanesOf<kWarp>::Type>;
 
+// The same in fp32, without matrix units: sums by fma in the order of the depth.  A group of 32
+// lanes has 1024 / warp rows, and a lane every eighth of them, there every fourth column.  So bits
+// do not depend on the size of a warp.
+template <int warp>
+class FloatTile {
+ public:
+  static constexpr int kSize = 32, kDepth = 1;
+  static constexpr int kRows = kSize * kLanes / warp, kSlots = kRows / 8, kColumns = kSize / 4;
+  struct Left {
+    float at[kSlots];
+  };
+  struct Right {
+    float at[kColumns];
+  };
+
+  template <Transposed transposed = Transposed::kNo>
+  ASHLAR_DEVICE static Left load_left(const float* from, int stride) {
+    Left a;
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot)
+      a.at[slot] = from[transposed == Transposed::kYes ? row(slot) : row(slot) * stride];
+    return a;
+  }
+  template <Transposed transposed = Transposed::kNo>
+  ASHLAR_DEVICE static Right load_right(const float* from, int stride) {
+    Right b;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j)
+      b.at[j] = from[transposed == Transposed::kYes ? column(j) : column(j) * stride];
+    return b;
+  }
+  ASHLAR_DEVICE void multiply(const Left& a, const Right& b) {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) c_[slot][j] = fma(a.at[slot], b.at[j], c_[slot][j]);
+    }
+  }
+
+  template <typename Use>
+  ASHLAR_DEVICE void each(Use use) {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) use(row(slot), column(j), c_[slot][j]);
+    }
+  }
+
+ private:
+  ASHLAR_DEVICE static int row(int slot) {
+    return thread_index() % warp / kLanes * kRows + thread_index() % kLanes / 4 + 8 * slot;
+  }
+  ASHLAR_DEVICE static int column(int j) {
+    return thread_index() % 4 + 4 * j;
+  }
+
+  float c_[kSlots][kColumns] = {};
+};
+
+// The tile for operands of this type.
+template <typename Element>
+struct TileFor {
+  using Type = WarpTile;
+};
+template <>
+struct TileFor<float> {
+  using Type = FloatTile<kWarp>;
+};
+
 }  // namespace ashlar::device
