@@ -563,6 +563,28 @@ struct FirstNonFinite {
 };
 std::string launch(const FirstNonFinite&);
 
+// newton_schulz.h: to = x / (norm + tiny) for each of `count` matrices of `size` elements; to may
+// be x.  Also fills partials [count, ceil(size / kSquaresOfPartial)] and factors [count].
+struct NewtonSchulzScale {
+  const float* x;
+  Elements to;
+  double* partials;
+  float* factors;
+  int64_t count, size;
+  float tiny;
+  bool by_vectors;
+};
+std::string launch(const NewtonSchulzScale&);
+
+// to = from + factor I for each of `count` square matrices.
+struct AddIdentity {
+  const float* from;
+  float* to;
+  float factor;
+  int64_t count, side;
+};
+std::string launch(const AddIdentity&);
+
 // attention.h.  A pass goes over lines of one side, queries or keys, in tiles: up to
 // attention_tile_rows lines of one segment and what they meet on the other side, segments
 // [first, end), of which only positions [low, high) can be visible.  Forward fills rows of out and

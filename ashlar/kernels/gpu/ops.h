@@ -62,6 +62,7 @@
   HAS(packs_in_update)                 \
   HAS(sum_of_squares)                  \
   HAS(first_non_finite)                \
+  HAS(orthogonalize)                   \
   HAS(operand_layout)                  \
   HAS(pack)                            \
   HAS(linear_forward)                  \

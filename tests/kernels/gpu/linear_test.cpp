@@ -39,6 +39,7 @@ Operand weight(Place& p, const DenseCase& c) {
   const OperandLayout layout =
       operand_layout(p.context(), 1, c.N, c.K, type_at(p, p.product()), true);
   if (layout.forward_numel > 0) w.forward = p.unset(layout.dtype, {layout.forward_numel});
+  if (layout.backward_numel > 0) w.backward = p.unset(layout.dtype, {layout.backward_numel});
   pack(p.context(), w);
   return w;
 }

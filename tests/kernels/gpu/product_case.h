@@ -34,6 +34,15 @@ inline void expect_within(const Output& got, const std::vector<double>& want, co
   EXPECT_LE(most, bar.of_largest * largest) << name << ": " << got.name;
 }
 
+// The costs of all calls, but for packed weights, which each device has in a form of its own.
+inline std::vector<std::string> costs_of(const Bench& bench) {
+  std::vector<std::string> costs;
+  for (const Call& c : bench.calls())
+    if (c.op != "pack")
+      costs.push_back(fmt::format("{}: {} flop, {} bytes", c.op, c.cost.flop, c.cost.bytes));
+  return costs;
+}
+
 // Own kernels compute in fp32 without matrix units, so that their bits are the same on every
 // device.  A library has bits of its own.
 enum class Products { kOwn, kOfLibrary };
@@ -53,10 +62,11 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
   const Precision precision{DType::kF32, type};
   const bool known_bits = type == DType::kF32 && products == Products::kOwn;
   int64_t workspace = 0;
+  std::vector<std::string> costs;
   uint64_t bits = 0;
   for (int mode = 0; mode < device::num_modes(); ++mode) {
     const std::string in_mode = name + ", " + device::select_mode(mode);
-    Bench bench(precision);
+    Bench bench(precision, false);
     Allocator memory(Device::kCpu);
     Arena arena(memory, kProductWorkspaceBytes, Tag::kWorkspace);
     Place place(gpu::kOps, bench, &arena);
@@ -69,12 +79,21 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
     EXPECT_EQ(fmt::format("{} {:016x}", name, sum), fmt::format("{} {:016x}", name, bits))
         << in_mode;
     workspace = arena.peak_bytes();
+    costs = costs_of(bench);
   }
   device::select_mode(0);
-  Bench on_meta(precision, true, 1, Device::kMeta);
+  Bench on_meta(precision, false, 1, Device::kMeta);
   Place meta(gpu::kOps, on_meta);
   op(meta);
   EXPECT_EQ(on_meta.taken().peak_bytes(), workspace) << name;
+  EXPECT_EQ(costs_of(on_meta), costs) << name;
+  if (products == Products::kOwn) return;  // whose tests have no weights in the CPU's form
+  Bench on_cpu(precision, false);
+  Allocator memory(Device::kCpu);
+  Arena arena(memory, kProductWorkspaceBytes, Tag::kWorkspace);
+  Place cpu(cpu::kOps, on_cpu, &arena);
+  op(cpu);
+  EXPECT_EQ(costs_of(on_cpu), costs) << name;
 }
 
 }  // namespace ashlar::kernels
