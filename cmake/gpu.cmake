@@ -1,14 +1,28 @@
+# Computing on GPUs.  ashlar_gpu is a part of every build: the functions of kernels/ops.h for GPUs,
+# over the border of launch.h.  Behind the border a program has one of three: gpu_device, which is
+# the kernels of ASHLAR_GPU or else a stub that finds no GPU, or the objects of an emulator, which a
+# program links besides and which then come first.
+#
 # Kernels for GPUs: ashlar/kernels/gpu/*.cu, compiled by g++ for the emulator in every build, and by
 # the compiler of a vendor where ASHLAR_GPU asks for it (docs/gpu.md).  The tests of
 # tests/kernels/gpu are compiled once and linked with each.
 set(ASHLAR_GPU "off" CACHE STRING "kernels are also compiled for a GPU: off, cuda or hip")
-file(GLOB GPU_KERNELS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cu tests/kernels/gpu/*.cu)
+file(GLOB GPU_SOURCES CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cu)
+file(GLOB GPU_TEST_SOURCES CONFIGURE_DEPENDS tests/kernels/gpu/*.cu)
+set(GPU_KERNELS ${GPU_SOURCES} ${GPU_TEST_SOURCES})
 file(GLOB GPU_HEADERS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.h tests/kernels/gpu/*.h)
 file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
 file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp ashlar/kernels/gpu/blas/*.cpp)
 file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
 set(GPU_LANGUAGE_TESTS ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/language_test.cpp)  # for every device
 list(REMOVE_ITEM GPU_TESTS ${GPU_LANGUAGE_TESTS})
+
+add_library(ashlar_gpu STATIC ${GPU_HOST})
+ashlar_unity(ashlar_gpu)
+ashlar_embed(ashlar_gpu ashlar::kernels::gpu::blas shipped ashlar/kernels/gpu/blas/cublaslt.txt)
+add_library(gpu_device STATIC)
+target_link_libraries(ashlar_gpu PUBLIC ashlar_kernels gpu_device ${CMAKE_DL_LIBS})
+target_link_libraries(ashlar_train PUBLIC ashlar_gpu)
 
 add_library(gpu_language_tests OBJECT ${GPU_LANGUAGE_TESTS})
 ashlar_test_program(gpu_language_tests)
@@ -38,10 +52,6 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   ashlar_gpu_emulator(gpu_emulator_64 64 0)
   ashlar_gpu_emulator(gpu_emulator_races 32 1)
 
-  add_library(ashlar_gpu STATIC ${GPU_HOST})
-  ashlar_unity(ashlar_gpu)
-  ashlar_embed(ashlar_gpu ashlar::kernels::gpu::blas shipped ashlar/kernels/gpu/blas/cublaslt.txt)
-  target_link_libraries(ashlar_gpu PUBLIC ashlar_kernels)
   add_library(gpu_tests OBJECT ${GPU_TESTS})
   ashlar_test_program(gpu_tests)
   target_compile_definitions(gpu_tests PRIVATE
@@ -65,6 +75,11 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
     add_dependencies(gpu_${KIND}_test fake_cublaslt_whole fake_cublaslt_partial)
     target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_language_tests gpu_emulator_${KIND}
                           gpu_emulator_${KIND}_kernels GTest::gtest_main)
+  endforeach()
+  # The program with an emulator behind it, for tests: ashlar_emulator_32 train RECIPE train.device=gpu
+  foreach(WARP 32 64)
+    add_executable(ashlar_emulator_${WARP} EXCLUDE_FROM_ALL ashlar/cli/main.cpp)
+    target_link_libraries(ashlar_emulator_${WARP} PRIVATE ashlar_cli gpu_emulator_${WARP} gpu_emulator_${WARP}_kernels)
   endforeach()
   foreach(WARP 32 64)
     gtest_discover_tests(gpu_${WARP}_test TEST_PREFIX gpu.${WARP}. PROPERTIES LABELS fast TIMEOUT 120
@@ -94,7 +109,7 @@ endforeach()
 set_tests_properties(gpu.sources PROPERTIES LABELS fast TIMEOUT 120)
 set_tests_properties(gpu.code.cuda gpu.code.hip PROPERTIES LABELS gpu_code TIMEOUT 600 SKIP_RETURN_CODE 77)
 
-# gpu_cuda_test or gpu_hip_test: the tests of the language on a card.
+# What is behind the border in an ordinary program.
 if(ASHLAR_GPU STREQUAL cuda)
   find_program(ASHLAR_NVCC nvcc HINTS $ENV{HOME}/.cache/ashlar/cuda/nvidia/cu13/bin /usr/local/cuda/bin REQUIRED
                DOC "nvcc of CUDA 13 (scripts/setup --cuda)")
@@ -112,18 +127,40 @@ elseif(ASHLAR_GPU STREQUAL hip)
 elseif(ASHLAR_GPU)
   message(FATAL_ERROR "ASHLAR_GPU is ${ASHLAR_GPU}: off, cuda or hip")
 endif()
-if(ASHLAR_GPU)
-  set(GPU_OBJECTS "")
-  foreach(KERNEL ${GPU_KERNELS})
+# The objects of kernels, compiled for ASHLAR_GPU.
+function(ashlar_gpu_objects OUT)  # then kernels
+  set(OBJECTS "")
+  foreach(KERNEL ${ARGN})
     cmake_path(GET KERNEL STEM NAME)
     set(OBJECT ${PROJECT_BINARY_DIR}/gpu/${NAME}.o)
     add_custom_command(OUTPUT ${OBJECT} COMMAND ${GPU_COMPILER} -I${PROJECT_SOURCE_DIR} -c ${KERNEL} -o ${OBJECT}
                        DEPENDS ${KERNEL} ${GPU_HEADERS} COMMENT "Building ${NAME}.cu for ${ASHLAR_GPU}")
-    list(APPEND GPU_OBJECTS ${OBJECT})
+    list(APPEND OBJECTS ${OBJECT})
   endforeach()
+  set_source_files_properties(${OBJECTS} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  set(${OUT} ${OBJECTS} PARENT_SCOPE)
+endfunction()
+if(ASHLAR_GPU)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
-  add_executable(gpu_${ASHLAR_GPU}_test ${GPU_OBJECTS})
-  target_link_libraries(gpu_${ASHLAR_GPU}_test PRIVATE gpu_language_tests ${GPU_LIBRARIES} GTest::gtest_main)
+  ashlar_gpu_objects(GPU_OBJECTS ${GPU_SOURCES})
+  target_sources(gpu_device PRIVATE ${GPU_OBJECTS})
+  set_target_properties(gpu_device PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(gpu_device PUBLIC ${GPU_LIBRARIES})
+  # The tests of the language on a card.
+  ashlar_gpu_objects(GPU_TEST_OBJECTS ${GPU_TEST_SOURCES})
+  add_executable(gpu_${ASHLAR_GPU}_test ${GPU_TEST_OBJECTS})
+  target_link_libraries(gpu_${ASHLAR_GPU}_test PRIVATE gpu_language_tests gpu_device GTest::gtest_main)
   gtest_discover_tests(gpu_${ASHLAR_GPU}_test TEST_PREFIX gpu.${ASHLAR_GPU}. PROPERTIES LABELS fast TIMEOUT 120
                        DISCOVERY_TIMEOUT 60)
+else()
+  # A launch for each struct of launch.h that has one.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ashlar/kernels/gpu/launch.h)
+  file(STRINGS ashlar/kernels/gpu/launch.h LAUNCHES REGEX "^std::string launch\\(const [A-Za-z]+&\\);$")
+  list(TRANSFORM LAUNCHES REPLACE "^std::string launch\\((const [A-Za-z]+&)\\);$"
+       "std::string launch(\\1) { return missing()@ }")
+  list(JOIN LAUNCHES "\n" LAUNCHES)
+  string(REPLACE "@" ";" LAUNCHES "${LAUNCHES}")
+  configure_file(cmake/gpu_stub.cpp.in ${PROJECT_BINARY_DIR}/generated/gpu_stub.cpp @ONLY)
+  target_sources(gpu_device PRIVATE ${PROJECT_BINARY_DIR}/generated/gpu_stub.cpp)
+  target_include_directories(gpu_device PRIVATE ${PROJECT_SOURCE_DIR})
 endif()

@@ -7,7 +7,7 @@
 namespace ashlar {
 namespace {
 
-constexpr int64_t kKiB = 1024;
+constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 constexpr int64_t kGB = 1'000'000'000;
 
 const std::array<DeviceSpec, 5>& chips() {
@@ -47,7 +47,8 @@ const std::array<DeviceSpec, 5>& chips() {
        .lanes = 64,
        .bf16_flops = 191.5e12,
        .fp32_flops = 23.95e12,
-       .bytes_a_second = 1.6e12},
+       .bytes_a_second = 1.6e12,
+       .product_workspace_bytes = 80 * kMiB},
       {.name = "mi300x",
        .architecture = "gfx942",
        .memory_bytes = 192 * kGB,
@@ -56,7 +57,8 @@ const std::array<DeviceSpec, 5>& chips() {
        .lanes = 64,
        .bf16_flops = 1307.4e12,
        .fp32_flops = 163.4e12,
-       .bytes_a_second = 5.3e12},
+       .bytes_a_second = 5.3e12,
+       .product_workspace_bytes = 80 * kMiB},
   }};
   return list;
 }

@@ -21,6 +21,9 @@ struct DeviceSpec {
   int lanes = 0;             // of a warp
   // Peaks of products without sparsity, and of memory; 0: unknown.
   double bf16_flops = 0, fp32_flops = 0, bytes_a_second = 0;
+  // Memory that libraries of dense products are given for a call, and what the driver, loaded code
+  // and libraries take besides the memory of a run.  Assumed: no card has been measured yet.
+  int64_t product_workspace_bytes = int64_t{32} << 20, reserved_bytes = int64_t{3} << 29;
 };
 
 // The chips that are known by name.  A card of MI250X appears as two: each die is a device.

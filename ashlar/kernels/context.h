@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "ashlar/core/device_spec.h"
 #include "ashlar/core/threads.h"
 #include "ashlar/tensor/tensor.h"
 #include "ashlar/tensor/trace.h"
@@ -22,6 +23,9 @@ class ProductTable;  // product_forms.h
 struct Ops;          // ops.h
 namespace cpu {
 extern const Ops kOps;
+}
+namespace gpu {
+class Stream;  // gpu/stream.h
 }
 
 // Flop and bytes of one call, as its header states them.
@@ -37,6 +41,8 @@ struct Context {
   bool reference = false;                  // run the plain reference even if a fast path exists
   Trace* trace = nullptr;                  // null: nothing is recorded
   const ProductTable* products = nullptr;  // forms of products; null: by rules
+  const DeviceSpec* spec = nullptr;        // of a GPU, on meta too
+  gpu::Stream* stream = nullptr;           // of a GPU; null: each copy from the host waits
 
   bool meta() const { return device == Device::kMeta; }
   bool recording() const { return trace && trace->recording(); }

@@ -123,4 +123,15 @@ void download(const Context& ctx, const Tensor& from, std::span<double> to) {
   ctx.ops->download_real(ctx, from, to);
 }
 
+void download(const Context& ctx, std::span<const Download> list) {
+  Cost cost;
+  for (const Download& d : list) {
+    ASHLAR_ASSERT(d.counts.empty() ? is_stream(d.from.dtype) : d.from.dtype == DType::kI64);
+    cost.bytes += 2 * d.from.bytes();
+  }
+  if (list.empty()) return;
+  const auto call = ctx.record("download", list[0].from.dtype, cost);
+  ctx.ops->download_list(ctx, list);
+}
+
 }  // namespace ashlar::kernels

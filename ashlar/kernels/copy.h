@@ -52,5 +52,12 @@ void upload(const Context&, std::span<const double> from, const Tensor& to);
 void download(const Context&, const Tensor& from, std::span<int32_t> to);
 void download(const Context&, const Tensor& from, std::span<int64_t> to);
 void download(const Context&, const Tensor& from, std::span<double> to);
+// Several downloads that wait together.
+struct Download {
+  Tensor from;
+  std::span<double> reals = {};    // where it goes: one of the two
+  std::span<int64_t> counts = {};  // of I64
+};
+void download(const Context&, std::span<const Download> list);
 
 }  // namespace ashlar::kernels

@@ -56,6 +56,7 @@
   OWN(download_i32, void(const Context&, const Tensor& from, std::span<int32_t> to))      \
   OWN(download_i64, void(const Context&, const Tensor& from, std::span<int64_t> to))      \
   OWN(download_real, void(const Context&, const Tensor& from, std::span<double> to))      \
+  OWN(download_list, void(const Context&, std::span<const Download> list))                \
   /* norm.h */                                                                            \
   SAME(rms_norm_forward)                                                                  \
   SAME(rms_norm_backward)                                                                 \

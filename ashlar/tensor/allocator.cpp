@@ -22,7 +22,6 @@ std::string_view name_of(Tag tag) {
 
 namespace {
 
-constexpr int64_t kAlign = 64;
 // Larger buffers come straight from the kernel: zeroed, in huge pages where it has them, and
 // touched first by the thread that uses them.
 constexpr int64_t kMappedBytes = int64_t{1} << 20;
@@ -30,7 +29,7 @@ constexpr int64_t kMappedBytes = int64_t{1} << 20;
 std::byte* take_zeroed(int64_t size_bytes) {
   const auto size = size_t(size_bytes);
   if (size_bytes < kMappedBytes) {
-    void* memory = std::aligned_alloc(kAlign, size);
+    void* memory = std::aligned_alloc(kHostAlign, size);
     return memory ? static_cast<std::byte*>(std::memset(memory, 0, size)) : nullptr;
   }
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -72,8 +71,19 @@ Buffer::~Buffer() {
   if (allocator_) allocator_->give_back(*this);
 }
 
-Allocator::Allocator(Device device, int64_t limit_bytes)
-    : device_(device), limit_bytes_(limit_bytes) {}
+DeviceMemory* Buffer::device_memory() const {
+  return allocator_ ? allocator_->device_memory() : nullptr;
+}
+
+Allocator::Allocator(Device device, int64_t limit_bytes, int64_t align)
+    : device_(device), limit_bytes_(limit_bytes), align_(align) {
+  ASHLAR_ASSERT(device != Device::kGpu && (device == Device::kMeta || align == kHostAlign));
+}
+
+Allocator::Allocator(DeviceMemory& memory)
+    : device_(Device::kGpu), align_(kGpuAlign), foreign_(&memory), device_memory_(&memory) {}
+
+Allocator::Allocator(ForeignMemory& memory) : device_(Device::kCpu), foreign_(&memory) {}
 
 Allocator::~Allocator() {
   ASHLAR_ASSERT(counts_.total.current_bytes == 0);
@@ -82,7 +92,7 @@ Allocator::~Allocator() {
 Buffer Allocator::allocate(int64_t size_bytes, Tag tag) {
   ASHLAR_ASSERT(size_bytes >= 0);
   Buffer buffer;
-  buffer.size_bytes_ = round_up(size_bytes, kAlign);
+  buffer.size_bytes_ = round_up(size_bytes, align_);
   buffer.tag_ = tag;
   if (!count(buffer))
     throw Error(ErrorKind::kMemory,
@@ -91,10 +101,11 @@ Buffer Allocator::allocate(int64_t size_bytes, Tag tag) {
                 table());
   buffer.allocator_ = this;
   if (device_ == Device::kMeta || buffer.size_bytes_ == 0) return buffer;
-  buffer.data_ = take_zeroed(buffer.size_bytes_);
+  buffer.data_ = foreign_ ? foreign_->take(buffer.size_bytes_) : take_zeroed(buffer.size_bytes_);
   if (!buffer.data_)
     throw Error(ErrorKind::kMemory,
-                fmt::format("the machine has no memory left for {} of {}", format_bytes(size_bytes),
+                fmt::format("the {} has no memory left for {} of {}",
+                            device_ == Device::kGpu ? "GPU" : "machine", format_bytes(size_bytes),
                             name_of(tag)),
                 table());
   return buffer;
@@ -112,7 +123,10 @@ bool Allocator::count(const Buffer& buffer) {
 }
 
 void Allocator::give_back(Buffer& buffer) {
-  give_to_system(buffer.data_, buffer.size_bytes_);
+  if (!foreign_)
+    give_to_system(buffer.data_, buffer.size_bytes_);
+  else if (buffer.data_)
+    foreign_->give(buffer.data_, buffer.size_bytes_);
   const std::lock_guard lock(mutex_);
   counts_.tags[int(buffer.tag_)].current_bytes -= buffer.size_bytes_;
   counts_.total.current_bytes -= buffer.size_bytes_;
@@ -124,8 +138,7 @@ MemoryCounts Allocator::counts() const {
   return counts_;
 }
 
-std::string Allocator::table() const {
-  const MemoryCounts now = counts();
+std::string table_of(const MemoryCounts& now) {
   std::string text = fmt::format("{:<10} {:>18} {:>18}\n", "memory", "current bytes", "peak bytes");
   for (int tag = 0; tag < kNumTags; ++tag)
     text += fmt::format("{:<10} {:>18} {:>18}\n", name_of(Tag(tag)),

@@ -15,7 +15,10 @@
 
 namespace ashlar {
 
-enum class Device : uint8_t { kCpu, kMeta };
+enum class Device : uint8_t { kCpu, kMeta, kGpu };
+
+// Sizes and addresses of buffers are multiples of these.
+inline constexpr int64_t kHostAlign = 64, kGpuAlign = 256;
 
 enum class Tag : uint8_t {
   kWeights,  // master weights and their packed compute forms
@@ -39,6 +42,24 @@ struct MemoryCounts {
   int64_t num_allocations = 0;  // since the start; a step in a running training adds none
 };
 
+// Memory that the system does not hand out, behind an Allocator.
+class ForeignMemory {
+ public:
+  virtual ~ForeignMemory() = default;
+  virtual std::byte* take(int64_t size_bytes) = 0;  // zeroed; null: there is no room
+  virtual void give(std::byte* data, int64_t size_bytes) = 0;
+};
+
+// Memory that the host reads and writes through copies alone.
+class DeviceMemory : public ForeignMemory {
+ public:
+  // When they return, the bytes are there.  They wait for the work of the device.
+  virtual void copy_to_host(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  virtual void copy_from_host(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+};
+
+std::string table_of(const MemoryCounts& counts);  // one line per tag: current, peak
+
 // The memory of this machine, with swap.
 int64_t machine_memory_bytes();
 
@@ -51,8 +72,9 @@ class Buffer {
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
-  std::byte* data() const { return data_; }  // 64-byte aligned; null on meta
+  std::byte* data() const { return data_; }  // null on meta
   int64_t size_bytes() const { return size_bytes_; }
+  DeviceMemory* device_memory() const;  // that it is a part of; null: the host's, or meta
 
  private:
   friend class Allocator;
@@ -64,22 +86,28 @@ class Buffer {
 
 class Allocator {
  public:
-  explicit Allocator(Device device, int64_t limit_bytes = INT64_MAX);
-  ~Allocator();  // asserts that every buffer has been returned
+  // An allocator of the CPU, or on meta of the memory that is planned for, with its alignment.
+  explicit Allocator(Device device, int64_t limit_bytes = INT64_MAX, int64_t align = kHostAlign);
+  explicit Allocator(DeviceMemory& memory);   // Device::kGpu
+  explicit Allocator(ForeignMemory& memory);  // Device::kCpu
+  ~Allocator();                               // asserts that every buffer has been returned
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
   Device device() const { return device_; }
-  Buffer allocate(int64_t size_bytes, Tag tag);  // zeroed
+  DeviceMemory* device_memory() const { return device_memory_; }  // null: the host's, or meta
+  Buffer allocate(int64_t size_bytes, Tag tag);                   // zeroed
   MemoryCounts counts() const;
-  std::string table() const;  // one line per tag: current, peak
+  std::string table() const { return table_of(counts()); }
 
  private:
   friend class Buffer;
   bool count(const Buffer& buffer);  // false: over the limit
   void give_back(Buffer& buffer);
-  Device device_;
-  int64_t limit_bytes_;
+  const Device device_;
+  const int64_t limit_bytes_ = INT64_MAX, align_ = kHostAlign;
+  ForeignMemory* const foreign_ = nullptr;  // null: the system's
+  DeviceMemory* const device_memory_ = nullptr;
   mutable std::mutex mutex_;
   MemoryCounts counts_;
 };

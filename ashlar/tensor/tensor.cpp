@@ -26,7 +26,7 @@ Tensor Tensor::view(const Shape& new_shape) const {
 
 Tensor tensor_over(const Buffer& buffer, Device device, DType dtype, const Shape& shape,
                    int64_t byte_offset) {
-  Tensor tensor{nullptr, dtype, device, shape};
+  Tensor tensor{nullptr, dtype, device, shape, buffer.device_memory()};
   ASHLAR_ASSERT(byte_offset >= 0 && byte_offset + tensor.bytes() <= buffer.size_bytes());
   if (buffer.data()) tensor.data = buffer.data() + byte_offset;
   return tensor;
@@ -84,6 +84,7 @@ void convert_from(const Tensor& from, const Tensor& to) {
 void copy_convert(const Tensor& from, const Tensor& to) {
   ASHLAR_ASSERT(from.numel() == to.numel() && from.device == to.device);
   if (from.device == Device::kMeta) return;
+  ASHLAR_ASSERT(from.device == Device::kCpu);
   if (from.dtype == to.dtype) {
     if (from.bytes() > 0) std::memcpy(to.data, from.data, size_t(from.bytes()));
     return;
@@ -101,11 +102,13 @@ void copy_convert(const Tensor& from, const Tensor& to) {
 }
 
 void fill_zero(const Tensor& tensor) {
+  ASHLAR_ASSERT(tensor.device != Device::kGpu);
   if (tensor.data && tensor.bytes() > 0) std::memset(tensor.data, 0, size_t(tensor.bytes()));
 }
 
 Arena::Arena(Allocator& allocator, int64_t size_bytes, Tag tag, int64_t align)
     : device_(allocator.device()),
+      memory_(allocator.device_memory()),
       buffer_(allocator.allocate(size_bytes, tag)),
       align_(align),
       counting_(false),
@@ -114,6 +117,7 @@ Arena::Arena(Allocator& allocator, int64_t size_bytes, Tag tag, int64_t align)
 
 Arena Arena::part(int64_t size_bytes) {
   Arena arena(device_, align_);
+  arena.memory_ = memory_;
   arena.counting_ = counting_;
   arena.base_ = take(DType::kU8, {size_bytes}).data;
   arena.capacity_ = size_bytes;
@@ -132,7 +136,7 @@ Tensor Arena::whole(DType dtype) const {
 }
 
 Tensor Arena::take(DType dtype, const Shape& shape) {
-  Tensor tensor{nullptr, dtype, device_, shape};
+  Tensor tensor{nullptr, dtype, device_, shape, memory_};
   const int64_t size = round_up(tensor.bytes(), align_);
   ASHLAR_ASSERT(counting_ || used_ + size <= capacity_);
   if (base_) tensor.data = base_ + used_;

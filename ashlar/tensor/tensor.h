@@ -22,6 +22,7 @@ struct Tensor {
   DType dtype = DType::kF32;
   Device device = Device::kCpu;
   Shape shape{0};
+  DeviceMemory* memory = nullptr;  // that the bytes are in, on a GPU
 
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype); }
@@ -71,7 +72,7 @@ void fill_zero(const Tensor& tensor);
 // real one needs.  kMemory never arises here: exceeding the capacity is a bug.
 class Arena {
  public:
-  static constexpr int64_t kAlign = 64;  // default alignment of tensors, in bytes
+  static constexpr int64_t kAlign = kHostAlign;  // default alignment of tensors, in bytes
   // An arena that only counts; its tensors have no bytes.
   explicit Arena(Device device, int64_t align = kAlign) : device_(device), align_(align) {}
   // An arena over memory of the allocator; on meta the memory is only counted.
@@ -102,6 +103,7 @@ class Arena {
 
  private:
   Device device_;
+  DeviceMemory* memory_ = nullptr;
   Buffer buffer_;
   int64_t align_;
   bool counting_ = true;

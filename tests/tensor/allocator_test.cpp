@@ -50,6 +50,13 @@ TEST(Allocator, CountsCurrentAndPeakByTag) {
   EXPECT_EQ(of(counts, Tag::kGradients).peak_bytes, 0);
 }
 
+TEST(Allocator, CountsOnMetaInTheAlignmentOfTheMemoryThatIsPlannedFor) {
+  Allocator meta(Device::kMeta, INT64_MAX, kGpuAlign);
+  const Buffer a = meta.allocate(65, Tag::kWeights), b = meta.allocate(256, Tag::kWeights);
+  EXPECT_EQ(of(meta.counts(), Tag::kWeights).current_bytes, 512);
+  EXPECT_EQ(a.data(), nullptr);
+}
+
 TEST(Allocator, BuffersMove) {
   Allocator allocator(Device::kCpu);
   Buffer a = allocator.allocate(64, Tag::kWeights);

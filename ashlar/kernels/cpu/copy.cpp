@@ -173,4 +173,10 @@ void download_real(const Context& ctx, const Tensor& from, std::span<double> to)
                             : download_from<float>(ctx, from, to);
 }
 
+void download_list(const Context& ctx, std::span<const Download> list) {
+  for (const Download& d : list)
+    d.from.dtype == DType::kI64 ? download_i64(ctx, d.from, d.counts)
+                                : download_real(ctx, d.from, d.reals);
+}
+
 }  // namespace ashlar::kernels::cpu

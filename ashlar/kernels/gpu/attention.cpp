@@ -111,20 +111,18 @@ struct ListRoom {
 };
 
 template <typename T>
-const T* on_device(const std::vector<T>& list, const Tensor& room) {
-  const size_t bytes = list.size() * sizeof(T);
-  ASHLAR_ASSERT(int64_t(bytes) <= room.bytes());
-  check_launch(device::copy_bytes(room.data, list.data(), bytes));
+const T* on_device(const Context& ctx, const std::vector<T>& list, const Tensor& room) {
+  gpu::upload_bytes(ctx, list.data(), int64_t(list.size() * sizeof(T)), room);
   return reinterpret_cast<const T*>(room.data);
 }
 
-device::AttentionCall call_of(const Attention& x, const TileLists& lists, const ListRoom& room,
-                              std::initializer_list<Tensor> more) {
+device::AttentionCall call_of(const Context& ctx, const Attention& x, const TileLists& lists,
+                              const ListRoom& room, std::initializer_list<Tensor> more) {
   const AttentionShape& s = x.shape;
   constexpr int32_t kNoWindow = std::numeric_limits<int32_t>::max();
   return {
-      .tiles = on_device(lists.tiles, room.tiles),
-      .segments = on_device(lists.segments, room.segments),
+      .tiles = on_device(ctx, lists.tiles, room.tiles),
+      .segments = on_device(ctx, lists.segments, room.segments),
       .q = elements(x.q),
       .k = elements(x.k),
       .v = elements(x.v),
@@ -169,7 +167,7 @@ void attention_forward(const Context& ctx, const Sequence& queries, std::span<co
                                tile_rows(device::AttentionPass::kForward, x), window);
   if (parts > 1) split_keys(lists, parts, T);
   put_most_work_first(lists);
-  device::AttentionForward forward{.call = call_of(x, lists, room, {}), .out = elements(outs)};
+  device::AttentionForward forward{.call = call_of(ctx, x, lists, room, {}), .out = elements(outs)};
   forward.call.lse = floats(lses);
   check_launch(device::launch(forward));
   if (parts == 1) return;
@@ -210,10 +208,10 @@ void attention_backward(const Context& ctx, const Sequence& queries, std::span<c
   };
   TileLists of_queries = make_lists(TilesOf::kQueries, queries.segments(), keys, tile, window);
   put_most_work_first(of_queries);
-  run(call_of(x, of_queries, query_room, {g.dout}), AttentionOperand::kQueries, g.dq);
+  run(call_of(ctx, x, of_queries, query_room, {g.dout}), AttentionOperand::kQueries, g.dq);
   TileLists of_keys = make_lists(TilesOf::kKeys, keys, queries.segments(), tile, window);
   put_most_work_first(of_keys);
-  const device::AttentionCall keys_call = call_of(x, of_keys, key_room, {g.dout});
+  const device::AttentionCall keys_call = call_of(ctx, x, of_keys, key_room, {g.dout});
   run(keys_call, AttentionOperand::kKeys, g.dk);
   run(keys_call, AttentionOperand::kValues, g.dv);
 }

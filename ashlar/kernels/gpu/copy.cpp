@@ -2,6 +2,7 @@
 #include <bit>
 #include <vector>
 
+#include "ashlar/kernels/gpu.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/ops.h"
 
@@ -40,7 +41,19 @@ void copy_between(void* to, const void* from, int64_t bytes) {
   ASHLAR_REQUIRE(error.empty(), kDevice, "memory was not copied: {}", error);
 }
 
+void download_together(const Context& ctx, const std::vector<Stream::Download>& copies) {
+  if (ctx.stream) return ctx.stream->download(copies);
+  for (const Stream::Download& copy : copies)
+    if (copy.bytes > 0) copy_between(copy.to, copy.from, copy.bytes);
+}
+
 }  // namespace
+
+void upload_bytes(const Context& ctx, const void* from, int64_t bytes, const Tensor& to) {
+  ASHLAR_ASSERT(bytes <= to.bytes());
+  if (ctx.stream) return ctx.stream->upload(to.data, from, bytes);
+  copy_between(to.data, from, bytes);
+}
 
 void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
   if (ctx.meta() || to.rows * to.cols == 0) return;
@@ -85,34 +98,48 @@ void fill(const Context& ctx, const Matrix& to, double value) {
 
 void upload_i32(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   ASHLAR_ASSERT(to.dtype == DType::kI32);
-  if (!ctx.meta() && !to.empty()) copy_between(to.data, from.data(), to.bytes());
+  if (!ctx.meta() && !to.empty()) upload_bytes(ctx, from.data(), to.bytes(), to);
 }
 
 void upload_real(const Context& ctx, std::span<const double> from, const Tensor& to) {
   if (ctx.meta() || to.empty()) return;
-  if (to.dtype == DType::kF64) return copy_between(to.data, from.data(), to.bytes());
+  if (to.dtype == DType::kF64) return upload_bytes(ctx, from.data(), to.bytes(), to);
   ASHLAR_ASSERT(to.dtype == DType::kF32);
   const std::vector<float> values(from.begin(), from.end());
-  copy_between(to.data, values.data(), to.bytes());
+  upload_bytes(ctx, values.data(), to.bytes(), to);
 }
 
 void download_i32(const Context& ctx, const Tensor& from, std::span<int32_t> to) {
   ASHLAR_ASSERT(from.dtype == DType::kI32);
-  if (!ctx.meta() && !from.empty()) copy_between(to.data(), from.data, from.bytes());
+  if (!ctx.meta()) download_together(ctx, {{to.data(), from.data, from.bytes()}});
 }
 
 void download_i64(const Context& ctx, const Tensor& from, std::span<int64_t> to) {
-  ASHLAR_ASSERT(from.dtype == DType::kI64);
-  if (!ctx.meta() && !from.empty()) copy_between(to.data(), from.data, from.bytes());
+  const Download download{.from = from, .counts = to};
+  gpu::download_list(ctx, std::span(&download, 1));
 }
 
 void download_real(const Context& ctx, const Tensor& from, std::span<double> to) {
-  if (ctx.meta() || from.empty()) return;
-  if (from.dtype == DType::kF64) return copy_between(to.data(), from.data, from.bytes());
-  ASHLAR_ASSERT(from.dtype == DType::kF32);
-  std::vector<float> values(to.size());
-  copy_between(values.data(), from.data, from.bytes());
-  std::ranges::copy(values, to.begin());
+  const Download download{.from = from, .reals = to};
+  gpu::download_list(ctx, std::span(&download, 1));
+}
+
+// Numbers in F32 come in that type, and become those of the host there.
+void download_list(const Context& ctx, std::span<const Download> list) {
+  if (ctx.meta()) return;
+  std::vector<Stream::Download> copies;
+  std::vector<std::vector<float>> floats(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Download& d = list[i];
+    floats[i].resize(d.from.dtype == DType::kF32 ? d.reals.size() : 0);
+    void* const to = d.from.dtype == DType::kI64   ? static_cast<void*>(d.counts.data())
+                     : d.from.dtype == DType::kF64 ? static_cast<void*>(d.reals.data())
+                                                   : floats[i].data();
+    ASHLAR_ASSERT(d.from.numel() == int64_t(d.reals.size() + d.counts.size()));
+    copies.push_back({to, d.from.data, d.from.bytes()});
+  }
+  download_together(ctx, copies);
+  for (size_t i = 0; i < list.size(); ++i) std::ranges::copy(floats[i], list[i].reals.begin());
 }
 
 }  // namespace ashlar::kernels::gpu

@@ -141,6 +141,9 @@ std::string run(void (*kernel)(Args), LaunchShape shape, const Args& args) {
 
 namespace half {
 
+inline std::string text_of(cudaError_t error) {
+  return error == cudaSuccess ? "" : cudaGetErrorString(error);
+}
 inline std::string description() {
   return "CUDA";
 }
@@ -149,8 +152,10 @@ inline std::string vendor() {
 }
 inline std::string missing() {
   int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  return error == cudaSuccess ? "" : cudaGetErrorString(error);
+  return text_of(cudaGetDeviceCount(&count));
+}
+inline std::string emulated_chip() {
+  return "";
 }
 inline void* take(size_t bytes) {
   void* data = nullptr;
@@ -159,9 +164,26 @@ inline void* take(size_t bytes) {
 inline void give(void* data) {
   cudaFree(data);
 }
+inline std::string fill_zero(void* data, size_t bytes) {
+  return text_of(cudaMemsetAsync(data, 0, bytes));
+}
+// From memory of the host cudaMemcpy may return before the bytes have arrived.
 inline std::string copy_bytes(void* to, const void* from, size_t bytes) {
-  const cudaError_t error = cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
-  return error == cudaSuccess ? "" : cudaGetErrorString(error);
+  const std::string error = text_of(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  return error.empty() ? text_of(cudaStreamSynchronize(nullptr)) : error;
+}
+inline void* take_pinned(size_t bytes) {
+  void* data = nullptr;
+  return cudaMallocHost(&data, bytes) == cudaSuccess ? data : nullptr;
+}
+inline void give_pinned(void* data) {
+  cudaFreeHost(data);
+}
+inline std::string queue_copy(void* to, const void* from, size_t bytes) {
+  return text_of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault));
+}
+inline std::string wait() {
+  return text_of(cudaStreamSynchronize(nullptr));
 }
 inline int num_modes() {
   return 1;

@@ -16,6 +16,9 @@ int warp_size() {
 std::string missing() {
   return half::missing();
 }
+std::string emulated_chip() {
+  return half::emulated_chip();
+}
 void* take(size_t bytes) {
   return half::take(bytes);
 }
@@ -24,6 +27,21 @@ void give(void* data) {
 }
 std::string copy_bytes(void* to, const void* from, size_t bytes) {
   return half::copy_bytes(to, from, bytes);
+}
+std::string fill_zero(void* data, size_t bytes) {
+  return half::fill_zero(data, bytes);
+}
+void* take_pinned(size_t bytes) {
+  return half::take_pinned(bytes);
+}
+void give_pinned(void* data) {
+  half::give_pinned(data);
+}
+std::string queue_copy(void* to, const void* from, size_t bytes) {
+  return half::queue_copy(to, from, bytes);
+}
+std::string wait() {
+  return half::wait();
 }
 int num_modes() {
   return half::num_modes();

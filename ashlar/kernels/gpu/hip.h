@@ -15,6 +15,11 @@ int hipGetDeviceCount(int*);
 int hipMalloc(void**, size_t);
 int hipFree(void*);
 int hipMemcpy(void* to, const void* from, size_t, int kind);
+int hipMemcpyAsync(void* to, const void* from, size_t, int kind, struct ihipStream_t*);
+int hipMemsetAsync(void*, int value, size_t, struct ihipStream_t*);
+int hipHostMalloc(void**, size_t, unsigned flags);
+int hipHostFree(void*);
+int hipStreamSynchronize(struct ihipStream_t*);
 const char* hipGetErrorString(int);
 }
 
@@ -154,6 +159,9 @@ inline std::string missing() {
   int count = 0;
   return text_of(hipGetDeviceCount(&count));
 }
+inline std::string emulated_chip() {
+  return "";
+}
 inline void* take(size_t bytes) {
   void* data = nullptr;
   return hipMalloc(&data, bytes) == 0 ? data : nullptr;
@@ -161,9 +169,27 @@ inline void* take(size_t bytes) {
 inline void give(void* data) {
   hipFree(data);
 }
+inline std::string fill_zero(void* data, size_t bytes) {
+  return text_of(hipMemsetAsync(data, 0, bytes, nullptr));
+}
+inline constexpr int kAnyMemory = 4;  // kind of a copy: whichever memory the two are
+// From memory of the host hipMemcpy may return before the bytes have arrived.
 inline std::string copy_bytes(void* to, const void* from, size_t bytes) {
-  constexpr int kDefault = 4;  // whichever memory the two are
-  return text_of(hipMemcpy(to, from, bytes, kDefault));
+  const std::string error = text_of(hipMemcpy(to, from, bytes, kAnyMemory));
+  return error.empty() ? text_of(hipStreamSynchronize(nullptr)) : error;
+}
+inline void* take_pinned(size_t bytes) {
+  void* data = nullptr;
+  return hipHostMalloc(&data, bytes, 0) == 0 ? data : nullptr;
+}
+inline void give_pinned(void* data) {
+  hipHostFree(data);
+}
+inline std::string queue_copy(void* to, const void* from, size_t bytes) {
+  return text_of(hipMemcpyAsync(to, from, bytes, kAnyMemory, nullptr));
+}
+inline std::string wait() {
+  return text_of(hipStreamSynchronize(nullptr));
 }
 inline int num_modes() {
   return 1;

@@ -3,7 +3,8 @@
 // emulator and for every vendor.
 //
 // Errors   Functions that return text return "" if all went well.
-// Order    Launches run one after another in the order of the calls; copy_bytes waits for them.
+// Order    Launches, fills with zeros and queued copies run one after another in the order of the
+//          calls, which return before that.  copy_bytes and wait return when all of them have run.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +28,18 @@ std::string vendor();
 int warp_size();
 // "" if there is a device; else the reason.
 std::string missing();
+// The chip that an emulator stands for, by its name in core/device_spec.h; "": the device is none.
+std::string emulated_chip();
 
 void* take(size_t bytes);  // null: out of memory
 void give(void* data);
+std::string fill_zero(void* data, size_t bytes);
 std::string copy_bytes(void* to, const void* from, size_t bytes);  // either may be host memory
+// Memory of the host that the device reads and writes by itself; null: out of memory.
+void* take_pinned(size_t bytes);
+void give_pinned(void* data);
+std::string queue_copy(void* to, const void* from, size_t bytes);  // one of the two is pinned
+std::string wait();
 
 // A device runs threads in the order it likes; the emulator has several orders to choose from.
 int num_modes();
@@ -400,7 +409,9 @@ std::string launch(const OutputGateBackward&);
 
 // Choices are counted by class, in parts of a row of choices.
 inline constexpr int kChoicesOfPart = 1024;
-int64_t num_choice_counts(int64_t rows, int64_t choices, int64_t classes);
+inline int64_t num_choice_counts(int64_t rows, int64_t choices, int64_t classes) {
+  return rows * ((choices + kChoicesOfPart - 1) / kChoicesOfPart) * classes;
+}
 
 // moe.h: the plan of choices [choices], k of a token.  counts: room for num_choice_counts of one
 // row and num_experts + 1 classes.

@@ -15,6 +15,7 @@
   HAS(download_i32)                    \
   HAS(download_i64)                    \
   HAS(download_real)                   \
+  HAS(download_list)                   \
   HAS(embedding_forward)               \
   HAS(embedding_backward)              \
   HAS(attention_forward)               \
@@ -80,6 +81,9 @@ namespace ashlar::kernels::gpu {
 #define ASHLAR_DECLARE_GPU_OP(name) std::remove_pointer_t<decltype(Ops::name)> name;
 ASHLAR_GPU_OPS(ASHLAR_DECLARE_GPU_OP)
 #undef ASHLAR_DECLARE_GPU_OP
+
+// Copies a list of the host to the beginning of a tensor.  The list may change when it returns.
+void upload_bytes(const Context&, const void* from, int64_t bytes, const Tensor& to);
 
 // Its other functions raise kDevice, on meta too: a dry run refuses what a run could not do.
 extern const Ops kOps;

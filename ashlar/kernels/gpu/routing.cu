@@ -127,10 +127,6 @@ ASHLAR_KERNEL(kEachThreads) sum_loads_kernel(RowLoads x) {
 
 }  // namespace
 
-int64_t num_choice_counts(int64_t rows, int64_t choices, int64_t classes) {
-  return rows * num_parts(choices) * classes;
-}
-
 std::string launch(const RoutePlan& x) {
   std::string error = run_count({.expert = x.expert,
                                  .counts = x.counts,

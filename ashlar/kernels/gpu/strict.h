@@ -78,9 +78,15 @@ namespace half {
 std::string description();
 std::string vendor();
 std::string missing();
+std::string emulated_chip();
 void* take(size_t bytes);
 void give(void* data);
+std::string fill_zero(void* data, size_t bytes);
 std::string copy_bytes(void* to, const void* from, size_t bytes);
+void* take_pinned(size_t bytes);
+void give_pinned(void* data);
+std::string queue_copy(void* to, const void* from, size_t bytes);
+std::string wait();
 int num_modes();
 std::string select_mode(int number);
 }  // namespace half

@@ -42,7 +42,7 @@ extern const Table kReference;  // memory of the host: the emulator
 extern const Table kCuda;       // cuBLASLt (cuda.h)
 extern const Table kHip;        // refuses: hipBLASLt is not called yet
 
-// The workspace of a product; its size is the advice of NVIDIA for Hopper.
+// The workspace of a product, by the device's spec.
 int64_t workspace_bytes(const Context&);
 
 // The table of the device that this program has.

@@ -221,8 +221,9 @@ CublasLt& process_cublaslt() {
 }  // namespace
 
 const Table kCuda = {.multiply =
-                         [](const Context&, const Product& product, const Tensor& workspace) {
-                           process_cublaslt().multiply(product, "", workspace);
+                         [](const Context& ctx, const Product& product, const Tensor& workspace) {
+                           process_cublaslt().multiply(product, ctx.spec ? ctx.spec->name : "",
+                                                       workspace);
                          },
                      .description = [] { return process_cublaslt().description(); }};
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ashlar/kernels/cpu/gemm/drive.h"
+#include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/blas/blas.h"
 
 namespace ashlar::kernels::gpu::blas {
@@ -85,6 +86,7 @@ class HostProduct {
 };
 
 void multiply_on_host(const Context& ctx, const Product& p, const Tensor&) {
+  check_launch(device::wait());  // for copies that are queued
   const HostProduct product(ctx, p);
   for (int64_t i = 0; i < p.count; ++i) product.run(i);
 }

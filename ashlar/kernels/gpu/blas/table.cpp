@@ -16,8 +16,8 @@ namespace {
 const Table kHip = {.multiply = [](const Context&, const Product&, const Tensor&) { refuse_amd(); },
                     .description = []() -> std::string { refuse_amd(); }};
 
-int64_t workspace_bytes(const Context&) {
-  return 32 << 20;
+int64_t workspace_bytes(const Context& ctx) {
+  return (ctx.spec ? *ctx.spec : DeviceSpec()).product_workspace_bytes;
 }
 
 const Table& table() {

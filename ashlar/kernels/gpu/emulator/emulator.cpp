@@ -15,8 +15,10 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "ashlar/kernels/gpu/emulator/memory.h"
@@ -280,6 +282,27 @@ std::map<const void*, std::unique_ptr<WatchedMemory>>& taken() {
   return memory;
 }
 
+// Copies between pinned and device memory that wait for the device: until the next thing that it
+// does, so that a host which writes pinned memory too early is seen in the numbers.
+struct QueuedCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+struct Queue {  // several threads copy
+  std::mutex mutex;
+  std::vector<QueuedCopy> copies;
+};
+Queue& queue() {
+  static Queue copies;
+  return copies;
+}
+void run_queued() {
+  const std::lock_guard lock(queue().mutex);
+  for (const QueuedCopy& copy : std::exchange(queue().copies, {}))
+    std::memcpy(copy.to, copy.from, copy.bytes);
+}
+
 // "" if nobody wrote next to shared or device memory.
 std::string overrun(const WatchedMemory& shared) {
   if (!shared.intact()) return "a write beside shared memory";
@@ -356,6 +379,7 @@ void copy_wait(int groups_in_flight) {
 }
 
 std::string run(const LaunchShape& shape, const std::function<void()>& body, Where where) {
+  run_queued();
   std::string error = shape_error(shape);
   if (error.empty()) {
     Block of_launch(shape.block, body);
@@ -410,6 +434,9 @@ std::string missing() {
              ? ""
              : "this CPU has no AVX2 and FMA, which the emulator is compiled for";
 }
+std::string emulated_chip() {
+  return kWarp == 64 ? "mi300x" : "h100";
+}
 void* take(size_t bytes) {
   auto memory = std::make_unique<emulator::WatchedMemory>(bytes);
   void* data = memory->data();
@@ -419,8 +446,29 @@ void* take(size_t bytes) {
 void give(void* data) {
   emulator::taken().erase(data);
 }
+std::string fill_zero(void* data, size_t bytes) {
+  emulator::run_queued();
+  std::memset(data, 0, bytes);
+  return "";
+}
 std::string copy_bytes(void* to, const void* from, size_t bytes) {
+  emulator::run_queued();
   std::memcpy(to, from, bytes);
+  return "";
+}
+void* take_pinned(size_t bytes) {
+  return take(bytes);
+}
+void give_pinned(void* data) {
+  give(data);
+}
+std::string queue_copy(void* to, const void* from, size_t bytes) {
+  const std::lock_guard lock(emulator::queue().mutex);
+  emulator::queue().copies.push_back({to, from, bytes});
+  return "";
+}
+std::string wait() {
+  emulator::run_queued();
   return "";
 }
 int num_modes() {

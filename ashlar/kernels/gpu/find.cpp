@@ -1,0 +1,54 @@
+// The GPU that this program computes on.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "ashlar/core/cards.h"
+#include "ashlar/core/error.h"
+#include "ashlar/kernels/gpu.h"
+#include "ashlar/kernels/gpu/blas/blas.h"
+#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/tensor/allocator.h"
+
+namespace ashlar::kernels::gpu {
+namespace {
+
+// The architectures that kernels are compiled for (cmake/gpu.cmake); those of sm_80 run on all of
+// the 8s.
+constexpr std::array<std::string_view, 6> kArchitectures{"sm_80", "sm_86",  "sm_89",
+                                                         "sm_90", "gfx90a", "gfx942"};
+
+DeviceSpec emulated_device(const std::string& chip) {
+  const DeviceSpec* known = known_device(chip);
+  ASHLAR_ASSERT(known);
+  DeviceSpec spec = *known;
+  spec.name = device::description();
+  spec.memory_bytes = machine_memory_bytes();
+  spec.reserved_bytes = 0;
+  return spec;
+}
+
+}  // namespace
+
+DeviceSpec find_gpu() {
+  const std::string reason = device::missing();
+  ASHLAR_REQUIRE(reason.empty(), kDevice, "{}", reason);
+  if (const std::string chip = device::emulated_chip(); !chip.empty()) return emulated_device(chip);
+  const Cards cards = find_cards();
+  ASHLAR_REQUIRE(!cards.list.empty(), kDevice, "no driver describes a GPU: {}",
+                 fmt::join(cards.reasons, "; "));
+  const DeviceSpec& card = cards.list[0];  // the device of a process that chooses none
+  ASHLAR_REQUIRE(std::find(kArchitectures.begin(), kArchitectures.end(), card.architecture) !=
+                     kArchitectures.end(),
+                 kDevice, "{} is of architecture {}, for which no kernel is compiled; expected {}",
+                 card.name, card.architecture, fmt::join(kArchitectures, ", "));
+  blas::table().description();  // loads the library of products
+  const DeviceSpec* chip = chip_of(card);
+  DeviceSpec spec = chip ? *chip : card;
+  spec.memory_bytes = card.memory_bytes;
+  return spec;
+}
+
+}  // namespace ashlar::kernels::gpu

@@ -1,0 +1,129 @@
+// The memory of a GPU, and copies between it and the host.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
+#include "ashlar/core/text.h"
+#include "ashlar/kernels/gpu.h"
+#include "ashlar/kernels/gpu/launch.h"
+
+namespace ashlar::kernels::gpu {
+namespace {
+
+constexpr int64_t kReservationUnit = int64_t{2} << 20;
+
+void check_copy(const std::string& error) {
+  ASHLAR_REQUIRE(error.empty(), kDevice, "the GPU did not copy memory: {}", error);
+}
+
+}  // namespace
+
+Reservation::Reservation(int64_t size_bytes)
+    : size_bytes_(round_up(std::max<int64_t>(size_bytes, 1), kReservationUnit)),
+      base_(static_cast<std::byte*>(device::take(size_t(size_bytes_)))),
+      free_{{0, size_bytes_}} {
+  ASHLAR_REQUIRE(base_, kMemory,
+                 "the GPU has no room for {}, which the run takes; other programs may hold its "
+                 "memory",
+                 format_bytes(size_bytes_));
+}
+
+Reservation::~Reservation() {
+  device::give(base_);
+}
+
+std::byte* Reservation::take(int64_t size_bytes) {
+  ASHLAR_ASSERT(size_bytes > 0 && size_bytes % kGpuAlign == 0);
+  std::byte* data;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto range = std::find_if(free_.begin(), free_.end(),
+                                    [&](const auto& r) { return r.second >= size_bytes; });
+    if (range == free_.end()) return nullptr;
+    const auto [begin, bytes] = *range;
+    free_.erase(range);
+    if (bytes > size_bytes) free_[begin + size_bytes] = bytes - size_bytes;
+    data = base_ + begin;
+  }
+  check_copy(device::fill_zero(data, size_t(size_bytes)));
+  return data;
+}
+
+void Reservation::give(std::byte* data, int64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  auto range = free_.emplace(data - base_, size_bytes).first;
+  const auto next = std::next(range);
+  if (next != free_.end() && range->first + range->second == next->first) {
+    range->second += next->second;
+    free_.erase(next);
+  }
+  if (range == free_.begin()) return;
+  const auto before = std::prev(range);
+  if (before->first + before->second != range->first) return;
+  before->second += range->second;
+  free_.erase(range);
+}
+
+void Reservation::copy_to_host(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) check_copy(device::copy_bytes(to, from, size_t(bytes)));
+}
+
+void Reservation::copy_from_host(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) check_copy(device::copy_bytes(to, from, size_t(bytes)));
+}
+
+std::byte* PinnedMemory::take(int64_t size_bytes) {
+  void* data = device::take_pinned(size_t(size_bytes));
+  return data ? static_cast<std::byte*>(std::memset(data, 0, size_t(size_bytes))) : nullptr;
+}
+
+void PinnedMemory::give(std::byte* data, int64_t) {
+  device::give_pinned(data);
+}
+
+Stream::Stream(Allocator& pinned) : room_(pinned.allocate(kRoomBytes, Tag::kInput)) {}
+
+std::byte* Stream::room_for(int64_t bytes) {
+  ASHLAR_ASSERT(bytes <= kRoomBytes);
+  if (used_bytes_ + bytes > kRoomBytes) wait();
+  std::byte* data = room_.data() + used_bytes_;
+  used_bytes_ = round_up(used_bytes_ + bytes, kHostAlign);
+  return data;
+}
+
+void Stream::wait() {
+  check_copy(device::wait());
+  ++num_waits_;
+  used_bytes_ = 0;
+}
+
+void Stream::upload(std::byte* to, const void* from, int64_t bytes) {
+  for (int64_t done = 0, part = 0; done < bytes; done += part) {
+    part = std::min(bytes - done, kRoomBytes);
+    std::byte* pinned = room_for(part);
+    std::memcpy(pinned, static_cast<const std::byte*>(from) + done, size_t(part));
+    check_copy(device::queue_copy(to + done, pinned, size_t(part)));
+  }
+}
+
+void Stream::download(std::span<const Download> list) {
+  std::vector<Download> queued;  // from pinned memory
+  const auto finish = [&] {
+    wait();
+    for (const Download& d : queued) std::memcpy(d.to, d.from, size_t(d.bytes));
+    queued.clear();
+  };
+  for (const Download& d : list)
+    for (int64_t done = 0, part = 0; done < d.bytes; done += part) {
+      part = std::min(d.bytes - done, kRoomBytes);
+      if (used_bytes_ + part > kRoomBytes) finish();
+      std::byte* pinned = room_for(part);
+      check_copy(device::queue_copy(pinned, d.from + done, size_t(part)));
+      queued.push_back({static_cast<std::byte*>(d.to) + done, pinned, part});
+    }
+  if (!queued.empty()) finish();
+}
+
+}  // namespace ashlar::kernels::gpu

@@ -1,0 +1,140 @@
+// The memory of a GPU and the way to it and back.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/kernels/gpu.h"
+#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/tensor/host_bytes.h"
+#include "ashlar/tensor/tensor.h"
+
+namespace ashlar::kernels::gpu {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+std::vector<std::byte> bytes_at(Reservation& memory, const std::byte* data, int64_t count) {
+  std::vector<std::byte> bytes(static_cast<size_t>(count));
+  memory.copy_to_host(bytes.data(), data, count);
+  return bytes;
+}
+
+TEST(Reservation, GivesZeroedAlignedBytesUntilItIsFull) {
+  Reservation memory(2 * kMiB);
+  std::vector<std::byte*> taken;
+  while (std::byte* data = memory.take(kMiB / 2)) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % kGpuAlign, 0u);
+    const auto bytes = bytes_at(memory, data, kMiB / 2);
+    EXPECT_TRUE(
+        std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
+    const std::vector<std::byte> ones(size_t(kMiB / 2), std::byte{1});
+    memory.copy_from_host(data, ones.data(), kMiB / 2);
+    taken.push_back(data);
+  }
+  ASSERT_EQ(taken.size(), 4u);
+  // Neighbours join, whichever is given back first.
+  memory.give(taken[1], kMiB / 2);
+  EXPECT_EQ(memory.take(kMiB), nullptr);
+  memory.give(taken[3], kMiB / 2);
+  memory.give(taken[2], kMiB / 2);
+  std::byte* joined = memory.take(3 * kMiB / 2);
+  EXPECT_EQ(joined, taken[1]);
+  EXPECT_EQ(bytes_at(memory, joined, 1)[0], std::byte{0});  // again
+  memory.give(joined, 3 * kMiB / 2);
+  memory.give(taken[0], kMiB / 2);
+  EXPECT_EQ(memory.take(2 * kMiB), taken[0]);
+  memory.give(taken[0], 2 * kMiB);
+}
+
+TEST(Reservation, IsTheMemoryOfAnAllocatorAndItsTensors) {
+  Reservation memory(kMiB);
+  Allocator allocator(memory);
+  Arena arena(allocator, 4096, Tag::kSaved);
+  EXPECT_EQ(allocator.counts().tags[size_t(Tag::kSaved)].current_bytes, 4096);
+  const Tensor tensor = arena.take(DType::kF32, {4, 8}).slice(1, 3);
+  EXPECT_EQ(tensor.device, Device::kGpu);
+  EXPECT_DEATH(tensor.as<float>(), "kCpu");
+  std::vector<float> values(16), back(16);
+  std::iota(values.begin(), values.end(), 1.0f);
+  copy_from_host(tensor, 0, std::as_bytes(std::span(values)));
+  copy_to_host(tensor, 0, std::as_writable_bytes(std::span(back)));
+  EXPECT_EQ(back, values);
+  float one = 0;
+  copy_to_host(tensor, 5 * int64_t(sizeof(float)), std::as_writable_bytes(std::span(&one, 1)));
+  EXPECT_EQ(one, 6.0f);
+}
+
+class Streams : public testing::Test {
+ protected:
+  std::vector<int64_t> download(const std::byte* from, int64_t count) {
+    std::vector<int64_t> values(static_cast<size_t>(count));
+    const Stream::Download list[] = {{values.data(), from, count * int64_t(sizeof(int64_t))}};
+    stream_.download(list);
+    return values;
+  }
+  PinnedMemory pinned_memory_;
+  Allocator pinned_{pinned_memory_};
+  Stream stream_{pinned_};
+  Reservation memory_{4 * kMiB};
+};
+
+TEST_F(Streams, TakeListsThatChangeAtOnceAndWaitForDownloadsAlone) {
+  constexpr int64_t kNumbers = 1000, kBytes = kNumbers * int64_t(sizeof(int64_t));
+  std::byte* const data = memory_.take(64 * kGpuAlign);
+  std::vector<int64_t> list(kNumbers);
+  for (int64_t round = 0; round < 5; ++round) {
+    std::iota(list.begin(), list.end(), round);
+    stream_.upload(data, list.data(), kBytes);
+    std::fill(list.begin(), list.end(), -1);
+  }
+  EXPECT_EQ(stream_.num_waits(), 0);
+  std::iota(list.begin(), list.end(), 4);
+  EXPECT_EQ(download(data, kNumbers), list);
+  EXPECT_EQ(stream_.num_waits(), 1);
+  memory_.give(data, 64 * kGpuAlign);
+}
+
+// Where pinned memory has been used up, nothing in it is written before the device was waited for.
+TEST_F(Streams, WaitWhereTheirRoomIsUsedUp) {
+  constexpr int64_t kNumbers = 4 * kMiB / int64_t(sizeof(int64_t)), kRounds = 40;
+  std::byte* const data = memory_.take(4 * kMiB);
+  std::vector<int64_t> list(kNumbers);
+  for (int64_t round = 0; round < kRounds; ++round) {
+    std::fill(list.begin(), list.end(), round);
+    stream_.upload(data, list.data(), 4 * kMiB);
+    EXPECT_EQ(stream_.num_waits(), round * 4 * kMiB / Stream::kRoomBytes);
+  }
+  EXPECT_EQ(download(data, kNumbers), list);
+  memory_.give(data, 4 * kMiB);
+}
+
+TEST_F(Streams, BringSeveralListsBackInOneWait) {
+  std::byte* const data = memory_.take(2 * kGpuAlign);
+  const std::vector<double> numbers = {1.5, -2.5};
+  const std::vector<int64_t> counts = {3, 4, 5};
+  stream_.upload(data, numbers.data(), 16);
+  stream_.upload(data + kGpuAlign, counts.data(), 24);
+  std::vector<double> numbers_here(2);
+  std::vector<int64_t> counts_here(3);
+  const Stream::Download list[] = {{numbers_here.data(), data, 16},
+                                   {counts_here.data(), data + kGpuAlign, 24}};
+  stream_.download(list);
+  EXPECT_EQ(numbers_here, numbers);
+  EXPECT_EQ(counts_here, counts);
+  EXPECT_EQ(stream_.num_waits(), 1);
+  memory_.give(data, 2 * kGpuAlign);
+}
+
+TEST(FoundGpu, IsTheChipThatTheEmulatorStandsFor) {
+  const DeviceSpec spec = find_gpu();
+  EXPECT_EQ(spec.lanes, device::warp_size());
+  EXPECT_GT(spec.memory_bytes, 0);
+  EXPECT_GT(spec.bf16_flops, 0);
+}
+
+}  // namespace
+}  // namespace ashlar::kernels::gpu
