@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/update.h"
 #include "ashlar/tensor/pieces.h"
 
@@ -61,8 +60,7 @@ Optimizer::Optimizer(Allocator& allocator, std::vector<Parameter> parameters, co
     matrices_ = std::make_unique<LocalMatrices>(parameters_, compute, int(spec_.muon_steps));
 }
 
-double Optimizer::gradient_squares(const Context& ctx) {
-  if (squares_.empty()) return 0.0;
+double Optimizer::gradient_squares(const Context& ctx, Download download) {
   const Arena::Scope scope(*ctx.workspace);
   const Tensor squares = ctx.workspace->take(DType::kF64, {int64_t(squares_.size())});
   int64_t slot = 0;
@@ -71,7 +69,8 @@ double Optimizer::gradient_squares(const Context& ctx) {
     kernels::sum_of_squares(ctx, p.gradient, squares.slice(slot, slot + 1));
     ++slot;
   }
-  kernels::download(ctx, squares, squares_);
+  const kernels::Download list[] = {{.from = squares, .reals = squares_}};
+  download(std::span(list).first(squares_.empty() ? 0 : 1));
   return std::accumulate(squares_.begin(), squares_.end(), 0.0);
 }
 

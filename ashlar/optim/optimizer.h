@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/update.h"
 #include "ashlar/optim/matrices.h"
 #include "ashlar/spec/recipe.h"
@@ -37,7 +38,12 @@ class Optimizer {
 
   // Sum of squares of the gradients whose first copy is here, so that all ranks' sums add up to
   // that of the whole; non-finite if any element is.
-  double gradient_squares(const kernels::Context&);
+  // download: brings the squares of single gradients to the host, with whatever else is to come.
+  using Download = function_ref<void(std::span<const kernels::Download> squares)>;
+  double gradient_squares(const kernels::Context&, Download download);
+  double gradient_squares(const kernels::Context& ctx) {
+    return gradient_squares(ctx, [&](auto squares) { kernels::download(ctx, squares); });
+  }
   // Makes one update at learning rate lr; gradients are multiplied by grad_scale while they are
   // read.  It leaves other values in the gradients of Muon parameters.
   void step(const kernels::Context&, double lr, double grad_scale);

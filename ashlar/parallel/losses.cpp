@@ -2,8 +2,6 @@
 
 #include <numeric>
 
-#include "ashlar/kernels/copy.h"
-
 namespace ashlar::parallel {
 
 LossSum& LossSum::operator+=(const LossSum& other) {
@@ -27,10 +25,6 @@ Tensor LossTable::of_tokens(int64_t micro_batch) const {
 Tensor LossTable::of_router(int64_t micro_batch, int64_t router) const {
   const int64_t begin = micro_batch * row_numel() + num_tokens_ + 2 * router;
   return rows_.slice(begin, begin + 2);
-}
-
-void LossTable::download(const kernels::Context& ctx) {
-  if (!rows_.empty()) kernels::download(ctx, rows_, host_);
 }
 
 void LossTable::download_tokens(const kernels::Context& ctx, int64_t micro_batch) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ashlar/kernels/context.h"
+#include "ashlar/kernels/copy.h"
 
 namespace ashlar::parallel {
 
@@ -41,7 +41,8 @@ class LossTable {
   Tensor of_tokens(int64_t micro_batch) const;
   Tensor of_router(int64_t micro_batch, int64_t router) const;
 
-  void download(const kernels::Context&);  // all of it
+  kernels::Download result() { return {.from = rows_, .reals = host_}; }  // all of it
+  const Tensor& rows() const { return rows_; }
   void download_tokens(const kernels::Context&, int64_t micro_batch);
   // After: a download.  Sums in fp64, one after another.
   double sum_of_tokens(int64_t micro_batch) const;

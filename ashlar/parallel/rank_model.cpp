@@ -332,9 +332,28 @@ void RankModel::reduce() {
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch) loads_->sum_over(groups_.data());
   // Each stage has filled its own places, so the sum joins them.
   if (pp_) loads_->sum_over(groups_.pp());
-  loads_->download(ctx_);
-  sum_losses();
   in_step_ = false;
+}
+
+std::vector<Tensor> RankModel::results() const {
+  std::vector<Tensor> list;
+  for (const Tensor& tensor : {loads_->packed(), loss_table_->rows()})
+    if (!tensor.empty()) list.push_back(tensor);
+  return list;
+}
+
+void RankModel::download_results(std::span<const kernels::Download> others) {
+  std::array<kernels::Download, 4> list;  // no vector: a step allocates nothing
+  size_t size = 0;
+  const auto add = [&](const kernels::Download& result) {
+    ASHLAR_ASSERT(size < list.size());
+    if (!result.from.empty()) list[size++] = result;
+  };
+  add(loads_->result());
+  add(loss_table_->result());
+  for (const kernels::Download& other : others) add(other);
+  download(ctx_, std::span(list).first(size));
+  sum_losses();
 }
 
 // --- queries ---

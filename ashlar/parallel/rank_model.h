@@ -18,9 +18,9 @@
 // Every rank makes the same calls in the same order:
 //
 //   once        initialize; or values are loaded into pieces(), then weights_changed
-//   a step      step; reduce; then the owner of the optimizer reads the gradients of parameters(),
-//               changes their values and calls weights_changed, or leaves them as they are and
-//               calls nothing
+//   a step      step; reduce; download_results; then the owner of the optimizer reads the gradients
+//               of parameters(), changes their values and calls weights_changed, or leaves them as
+//               they are and calls nothing
 //   evaluate    between steps
 //
 // Memory   the constructor takes all of it; temporaries come from ctx.workspace.
@@ -100,11 +100,14 @@ class RankModel {
   void step(std::span<const MicroBatch> batches) {
     step(batches, [](int64_t) {});
   }
-  // To be called after step.  Waits until gradients and loads are those of all ranks, and downloads
-  // losses and loads, for which nothing waited before.
+  // To be called after step.  Waits until gradients and loads are those of all ranks.
   void reduce();
-  // The losses of the targets here, valid after reduce.  The last stage of a pipeline has them; on
-  // meta there is their count alone.
+  // To be called after reduce.  Downloads losses and loads, for which nothing waited before, and
+  // whatever else is to come with them.
+  void download_results(std::span<const kernels::Download> others = {});
+  std::vector<Tensor> results() const;  // that it downloads
+  // The losses of the targets here, valid after download_results.  The last stage of a pipeline
+  // has them; on meta there is their count alone.
   const LossSum& losses() const { return losses_; }
   // Runs forward only and gives the losses of the targets here, as losses() does.  Weights,
   // gradients and step_loads() stay as they are; loads() and saved() are then of this micro-batch.

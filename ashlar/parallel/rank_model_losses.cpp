@@ -48,7 +48,6 @@ void RankModel::keep_router_losses(int64_t micro_batch, const nn::Saved& saved) 
 
 // Adds up in the order of the backwards: the order decides the last bits.
 void RankModel::sum_losses() {
-  loss_table_->download(ctx_);
   if (ctx_.meta()) return;
   // Ranks that share heads have the same losses of routers; where over_ranks adds up theirs too,
   // one of them counts.

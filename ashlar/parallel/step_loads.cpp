@@ -1,7 +1,5 @@
 #include "ashlar/parallel/step_loads.h"
 
-#include "ashlar/kernels/copy.h"
-
 namespace ashlar::parallel {
 
 using kernels::Context;
@@ -62,10 +60,6 @@ void StepLoads::sum_found_over(const nn::Saved& saved, comm::Group& ranks) {
 
 void StepLoads::sum_over(comm::Group& ranks) {
   if (!everywhere_.empty()) ranks.all_reduce(packed_, packed_, "loads").wait();
-}
-
-void StepLoads::download(const Context& ctx) {
-  if (!everywhere_.empty()) kernels::download(ctx, packed_, host_);
 }
 
 }  // namespace ashlar::parallel

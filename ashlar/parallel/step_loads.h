@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ashlar/comm/group.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/nn/model.h"
 
 namespace ashlar::parallel {
@@ -25,8 +26,9 @@ class StepLoads {
   // Adds up the loads of all ranks: those of the micro-batch that was found, or those of the step.
   void sum_found_over(const nn::Saved& saved, comm::Group& ranks);
   void sum_over(comm::Group& ranks);
-  // To be called after the last sum: fills what of_step_everywhere gives.
-  void download(const kernels::Context&);
+  // After the last sum its download fills what of_step_everywhere gives.
+  kernels::Download result() { return {.from = packed_, .counts = host_}; }
+  const Tensor& packed() const { return packed_; }
 
   // Loads by block with experts: of the blocks here, in the last micro-batch and in the step; and
   // of all blocks of the model in the step, on the host.

@@ -27,7 +27,11 @@ class OtherRank {
 
   // Returns the number of events of the gradient norm.
   size_t update() {
-    optimizer_.gradient_squares(ctx_);
+    optimizer_.gradient_squares(ctx_, [&](std::span<const kernels::Download> squares) {
+      std::vector<kernels::Download> list(squares.begin(), squares.end());
+      for (const Tensor& result : like_.model().results()) list.push_back({.from = result});
+      kernels::download(ctx_, list);
+    });
     const size_t norm_end = trace().events().size();
     optimizer_.step(ctx_, like_.learning_rate(0), 1.0);
     return norm_end;

@@ -66,7 +66,6 @@ void Trainer::run(int64_t step, std::span<const MicroBatch> batches,
 
 void Trainer::reduce() {
   model_.reduce();
-  losses_ = model_.over_ranks(model_.losses(), "loss");
 }
 
 // Gradients were scaled as if every token of the step had a target; the number of targets is known
@@ -89,9 +88,12 @@ double Trainer::padding_correction() const {
 
 StepStats Trainer::measure() {
   StepStats stats;
-  stats.num_targets = int64_t(losses_.count);
   ctx_.enter("gradient norm");
-  const double squares = model_.sum_over_ranks(optimizer_.gradient_squares(ctx_), "gradient norm");
+  const double here = optimizer_.gradient_squares(
+      ctx_, [&](std::span<const kernels::Download> squares) { model_.download_results(squares); });
+  losses_ = model_.over_ranks(model_.losses(), "loss");
+  stats.num_targets = int64_t(losses_.count);
+  const double squares = model_.sum_over_ranks(here, "gradient norm");
   stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
   stats.loss = losses_.sum / double(losses_.count);

@@ -4,7 +4,8 @@
 //   run       runs forward and backward of every micro-batch; adds up gradients and expert counts,
 //             and begins to sum them over the ranks
 //   reduce    waits for those sums
-//   measure   gives mean loss, gradient norm, and loads of the experts
+//   measure   gives mean loss, gradient norm, and loads of the experts, for which the host waits
+//             once
 //   apply     clips, updates weights and balancing biases, and begins to gather new weights; or
 //   skip
 //

@@ -53,6 +53,7 @@ Whole step_of_case(const Case& c, int64_t num_tokens, bool onto_zeros) {
       for (const double g : values) EXPECT_EQ(g, 0) << name;
   });
   rank.model.reduce();
+  rank.model.download_results();
   return whole_gradients(rank.model);
 }
 

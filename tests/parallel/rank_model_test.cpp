@@ -49,6 +49,7 @@ TEST(RankModel, EvaluationGivesTheLossesAndLeavesTheStep) {
       if (ended == 0) first_loads = values_of(model.loads());
     });
     model.reduce();
+    model.download_results();
     const LossSum both = model.losses();
     // Tokens 6 to 17 of 24 are the second cp rank's; documents end at 4 and 23.
     EXPECT_EQ(both.count, world.rank() / 2 ? 12 + 12 : 10 + 11);
@@ -77,6 +78,7 @@ TEST(RankModel, CallsOutOfOrderAreOurBugs) {
   model.step(std::array{batch.view(), batch.view()});
   EXPECT_DEATH(model.evaluate(batch.view()), "in_step_");
   model.reduce();
+  model.download_results();
   model.evaluate(batch.view());
 }
 

@@ -90,6 +90,7 @@ class TinyRank {
   LossSum step(const Batch& batch) {
     model.step(std::array{batch.view()});
     model.reduce();
+    model.download_results();
     return model.losses();
   }
   // Logits of the last micro-batch: [T, V].
