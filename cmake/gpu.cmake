@@ -81,6 +81,21 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
     add_executable(ashlar_emulator_${WARP} EXCLUDE_FROM_ALL ashlar/cli/main.cpp)
     target_link_libraries(ashlar_emulator_${WARP} PRIVATE ashlar_cli gpu_emulator_${WARP} gpu_emulator_${WARP}_kernels)
   endforeach()
+  # Training on a GPU: those that compute for long run with one size of a warp.
+  file(GLOB GPU_TRAIN_TESTS CONFIGURE_DEPENDS tests/train/gpu/*_test.cpp)
+  add_library(gpu_train_tests OBJECT ${GPU_TRAIN_TESTS})
+  ashlar_test_program(gpu_train_tests)
+  target_compile_definitions(gpu_train_tests PRIVATE ASHLAR_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
+  target_link_libraries(gpu_train_tests PUBLIC ashlar_train GTest::gtest)
+  foreach(WARP 32 64)
+    add_executable(gpu_train_${WARP}_test)
+    target_link_libraries(gpu_train_${WARP}_test PRIVATE gpu_train_tests gpu_emulator_${WARP}
+                          gpu_emulator_${WARP}_kernels GTest::gtest_main)
+    gtest_discover_tests(gpu_train_${WARP}_test TEST_PREFIX gpu.train.${WARP}. TEST_FILTER -Nightly.*
+                         PROPERTIES LABELS fast TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+    gtest_discover_tests(gpu_train_${WARP}_test TEST_PREFIX gpu.train.${WARP}. TEST_FILTER Nightly.*
+                         PROPERTIES LABELS nightly TIMEOUT 3600 DISCOVERY_TIMEOUT 60)
+  endforeach()
   foreach(WARP 32 64)
     gtest_discover_tests(gpu_${WARP}_test TEST_PREFIX gpu.${WARP}. PROPERTIES LABELS fast TIMEOUT 120
                          DISCOVERY_TIMEOUT 60)

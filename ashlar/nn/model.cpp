@@ -44,7 +44,7 @@ static_assert(int(RopeType::kLlama3) == int(kernels::RopeScaling::Type::kLlama3)
 Tensor vector_at(const Weight* first, Tensor Weight::*part, int64_t numel) {
   if (!first) return {};  // an empty unit
   const Tensor& at = first->*part;
-  return {at.data, at.dtype, at.device, {numel}};
+  return {at.data, at.dtype, at.device, {numel}, at.memory};
 }
 
 // The first block with the RoPE of block l.

@@ -180,6 +180,9 @@ Rows train() {
       integer("train.micro_batch", t, &T::micro_batch, {1, 1 << 20}, "sequences per forward pass"),
       integer("train.global_batch", t, &T::global_batch, {1, 1 << 20},
               "sequences per optimizer step; a multiple of train.micro_batch"),
+      word("train.device", t, &T::device, {kTrainDeviceNames.begin(), kTrainDeviceNames.end()},
+           "what computes; auto: a GPU where there is one that has all functions of the recipe, "
+           "else the CPU"),
       word("train.precision", t, &T::precision, {kPrecisionNames.begin(), kPrecisionNames.end()},
            "type of the products; auto: bf16 where the hardware multiplies it faster, else fp32"),
       word(

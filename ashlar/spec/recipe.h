@@ -28,6 +28,9 @@ namespace ashlar {
 enum class Precision : uint8_t { kAuto, kBF16, kF32, kF64 };
 inline constexpr std::array<const char*, 4> kPrecisionNames{"auto", "bf16", "fp32", "fp64"};
 
+enum class TrainDevice : uint8_t { kAuto, kCpu, kGpu };
+inline constexpr std::array<const char*, 3> kTrainDeviceNames{"auto", "cpu", "gpu"};
+
 enum class StreamType : uint8_t { kF32, kBF16 };  // with precision fp64, kF32 stands for fp64
 inline constexpr std::array<const char*, 2> kStreamTypeNames{"fp32", "bf16"};
 enum class Packing : uint8_t { kConcat, kBestFit };
@@ -140,6 +143,7 @@ struct TrainSpec {
   int64_t steps = 1000;
   int64_t micro_batch = 4;   // sequences per forward pass
   int64_t global_batch = 4;  // sequences per optimizer step; a multiple of micro_batch
+  TrainDevice device = TrainDevice::kAuto;
   Precision precision = Precision::kAuto;
   StreamType stream = StreamType::kF32;  // type of the residual stream; kBF16 with precision bf16
   bool recompute = false;       // backward runs a block's forward again, which saves memory

@@ -39,11 +39,13 @@ void add_kernel(KernelCosts& sum, const Trace& trace, const TraceEvent& kernel) 
 }
 
 DryRank::DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
-                 std::optional<StepMemory> step_memory, parallel::SharedMuonPlans* muon_plans)
-    : world_(rank, num_ranks, {}, allocator_),
+                 std::optional<StepMemory> step_memory, parallel::SharedMuonPlans* muon_plans,
+                 const ComputeDevice& on)
+    : allocator_(Device::kMeta, INT64_MAX, on.align()),
+      world_(rank, num_ranks, {}, allocator_),
       trace_(world_.group().trace()),
       trainer_(recipe, compute, allocator_, threads, world_.group(), step_memory, nullptr,
-               muon_plans),
+               muon_plans, on),
       tokens_(recipe.train.global_batch * recipe.data.sequence_length),
       ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length), 0),
       sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {

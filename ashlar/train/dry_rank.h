@@ -32,10 +32,10 @@ struct GroupTraffic {
 class DryRank {
  public:
   // Without step_memory the memory of a step is counted, and memory() does not include it.
-  // muon_plans: of all ranks of the mesh that this process plans.
+  // muon_plans: of all ranks of the mesh that this process plans.  on: see Trainer.
   DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
           std::optional<StepMemory> step_memory = {},
-          parallel::SharedMuonPlans* muon_plans = nullptr);
+          parallel::SharedMuonPlans* muon_plans = nullptr, const ComputeDevice& on = {});
   DryRank(const DryRank&) = delete;
 
   // Runs a step as in the middle of a run, where the gathers of updated weights are in flight.
@@ -74,7 +74,7 @@ class DryRank {
   void drain();
   void end();
   KernelCosts with_more_copied(int64_t bytes) const;
-  Allocator allocator_{Device::kMeta};
+  Allocator allocator_;
   comm::RecordingWorld world_;
   Trace& trace_;
   Trainer trainer_;

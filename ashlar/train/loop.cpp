@@ -75,7 +75,7 @@ Outcome Run::train() {
 
 void Run::after_first_step() {
   report_.first_step();
-  report_.memory(counters_.step, resources_.allocator.counts());
+  report_.memory(counters_.step, memory().counts());
   if (products_) log_.info("{}", describe(*products_, recipe_.train.machine));
   if (resources_.timing) log_.lines(resources_.timing->text());
   scale_.peak_flops = peak_->improve();
@@ -180,7 +180,7 @@ void Run::update(const StepStats& stats, const StepVerdict& verdict) {
 
 // The row without the members that follow from the time of the step.
 StepRow Run::row_of(const StepStats& stats, const StepVerdict& verdict) {
-  const MemoryCounts memory = resources_.allocator.counts();
+  const MemoryCounts taken = memory().counts();
   return {.step = counters_.step,
           .samples = counters_.samples,
           .tokens = counters_.tokens,
@@ -195,8 +195,8 @@ StepRow Run::row_of(const StepStats& stats, const StepVerdict& verdict) {
           .skipped = health_.skipped(),
           .non_finite = health_.non_finite(),
           .checkpoint_blocked_s = std::exchange(blocked_s_, 0.0),
-          .memory_peak_bytes = memory.total.peak_bytes,
-          .num_allocations = memory.num_allocations,
+          .memory_peak_bytes = taken.total.peak_bytes,
+          .num_allocations = taken.num_allocations,
           .applied = verdict.apply,
           .has_targets = stats.num_targets > 0};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -79,14 +80,21 @@ void keep_peak(FileSystem& files, const std::string& run_dir, const std::string&
 }
 
 Peak::Peak(const kernels::Context& ctx, DType compute, const RankResources& resources,
-           FileSystem& files, std::string run_dir)
+           FileSystem& files, std::string run_dir, std::optional<double> stated)
     : ctx_(ctx),
       compute_(compute),
       resources_(resources),
       files_(files),
-      run_dir_(std::move(run_dir)) {}
+      run_dir_(std::move(run_dir)),
+      stated_(stated) {}
+
+double peak_of(const DeviceSpec& gpu, DType compute) {
+  const double flops = compute == DType::kBF16 ? gpu.bf16_flops : gpu.fp32_flops;
+  return flops > 0.0 ? flops : std::numeric_limits<double>::quiet_NaN();
+}
 
 double Peak::find() {
+  if (stated_) return flops_ = *stated_;
   setup_ = peak_setup(ctx_, compute_, resources_.ranks);
   std::optional<double> kept;
   while_leader(resources_.ranks, "kept peak", [&] { kept = kept_peak(files_, run_dir_, setup_); });
@@ -98,7 +106,7 @@ double Peak::find() {
 }
 
 double Peak::improve() {
-  if (is_kept_) return flops_;
+  if (is_kept_ || stated_) return flops_;
   flops_ = std::max(flops_, measure());
   while_leader(resources_.ranks, "peak", [&] { keep_peak(files_, run_dir_, setup_, flops_); });
   return flops_;

@@ -17,13 +17,16 @@ namespace ashlar::train {
 // The peak of a run: the one that it keeps, or a new one.  All ranks call all methods.
 class Peak {
  public:
+  // stated: of a data sheet, which is neither measured nor kept.
   Peak(const kernels::Context& ctx, DType compute, const RankResources& resources,
-       FileSystem& files, std::string run_dir);
+       FileSystem& files, std::string run_dir, std::optional<double> stated = {});
   double find();  // flop/s
   // Threads that have just started may share a CPU for a while: measures a new peak again after the
   // first step and keeps the better of the two.
   double improve();
-  bool is_kept() const { return is_kept_; }  // whether it was found in peak.json
+  std::string_view origin() const {
+    return stated_ ? "of its data sheet" : is_kept_ ? "as in peak.json" : "measured";
+  }
 
  private:
   double measure();
@@ -33,10 +36,14 @@ class Peak {
   const RankResources resources_;
   FileSystem& files_;
   const std::string run_dir_;
+  const std::optional<double> stated_;
   std::string setup_;
   double flops_ = 0.0;
   bool is_kept_ = false;
 };
+
+// The peak of a chip by its data sheet; NaN: unknown.
+double peak_of(const DeviceSpec& gpu, DType compute);
 
 // Measures on all ranks together, and gives the best of three measurements, each long enough for
 // ranks and threads that share a CPU to have their turns.  num_cpus: on this machine.  All ranks

@@ -49,7 +49,8 @@ void grow(RunPlan& plan, const RunPlan& longer, const ShortSteps& steps) {
 }  // namespace
 
 KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
-                   Threads& threads, parallel::SharedMuonPlans* muon_plans) {
+                   Threads& threads, parallel::SharedMuonPlans* muon_plans,
+                   const ComputeDevice& on) {
   parallel::SharedMuonPlans own_plans;
   if (!muon_plans) muon_plans = &own_plans;
   const int rank = kind[0];
@@ -58,7 +59,8 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
   KindPlan kind_plan;
   RunPlan& plan = kind_plan.first;
   {
-    DryRank dry(steps ? steps->shorter : recipe, compute, num_ranks, rank, threads, {}, muon_plans);
+    DryRank dry(steps ? steps->shorter : recipe, compute, num_ranks, rank, threads, {}, muon_plans,
+                on);
     const int64_t allocations = dry.memory().num_allocations;
     take_step(dry, kind, kind_plan);
     dry.evaluate();
@@ -69,13 +71,14 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
   }
   if (steps) {
     KindPlan longer;
-    DryRank dry(steps->longer, compute, num_ranks, rank, threads, {}, muon_plans);
+    DryRank dry(steps->longer, compute, num_ranks, rank, threads, {}, muon_plans, on);
     take_step(dry, kind, longer);
     grow(plan, longer.first, *steps);
     kind_plan.costs = grown(kind_plan.costs, longer.costs, *steps);
   }
   plan.memory =
-      DryRank(recipe, compute, num_ranks, rank, threads, plan.step_memory, muon_plans).memory();
+      DryRank(recipe, compute, num_ranks, rank, threads, plan.step_memory, muon_plans, on).memory();
+  if (on.spec) plan.pinned_bytes = kernels::gpu::Stream::kRoomBytes;
   return kind_plan;
 }
 
@@ -83,9 +86,10 @@ int planned_threads(const Recipe& recipe, int num_threads) {
   return num_threads > 0 ? num_threads : int(recipe.train.threads);
 }
 
-RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank) {
+RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank,
+                 const ComputeDevice& on) {
   Threads threads(planned_threads(recipe, num_threads));
-  return plan_kind(recipe, compute, num_ranks, std::span(&rank, 1), threads).first;
+  return plan_kind(recipe, compute, num_ranks, std::span(&rank, 1), threads, nullptr, on).first;
 }
 
 }  // namespace ashlar::train

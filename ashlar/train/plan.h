@@ -14,6 +14,7 @@ namespace ashlar::train {
 struct RunPlan {
   MemoryCounts memory;         // peaks by tag over an evaluation and a whole step
   StepMemory step_memory;      // for a real Trainer
+  int64_t pinned_bytes = 0;    // memory of the host that a GPU copies from and to
   std::string workspace_peak;  // the place in a step where the workspace first is that large
   int64_t num_parameters = 0;
   KernelCosts costs;                  // of a step, all micro-batches
@@ -22,9 +23,11 @@ struct RunPlan {
 };
 
 // The plan of one of num_ranks ranks.  num_threads: threads of its kernels; 0: train.threads.
-// Errors   kConfig if num_ranks ranks cannot share the recipe (resolve_parallel).
+// on: what the run computes on.
+// Errors   kDevice if a GPU lacks functions that a step calls; kConfig if num_ranks ranks cannot
+//          share the recipe (resolve_parallel).
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0,
-                 int rank = 0);
+                 int rank = 0, const ComputeDevice& on = {});
 
 // Ranks that are alike but for the places of their shards.
 struct KindPlan {
@@ -34,7 +37,8 @@ struct KindPlan {
 // The same on the caller's threads.  kind: at least one rank.  muon_plans: of the mesh; null: they
 // are made for this kind.
 KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
-                   Threads& threads, parallel::SharedMuonPlans* muon_plans = nullptr);
+                   Threads& threads, parallel::SharedMuonPlans* muon_plans = nullptr,
+                   const ComputeDevice& on = {});
 
 // The threads of a rank in a dry run, as many as in the run: Newton-Schulz takes workspace for
 // each.

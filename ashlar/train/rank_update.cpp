@@ -21,7 +21,8 @@ class OtherRank {
              .ops = like.context().ops,
              .threads = like.context().threads,
              .workspace = &workspace_,
-             .trace = &world_.group().trace()} {
+             .trace = &world_.group().trace(),
+             .spec = like.context().spec} {
     if (like.model().zero().stage() == 0) optimizer_.pack_in_updates(like.model().packed_rows());
   }
 

@@ -68,7 +68,13 @@ class Run {
   bool save_if_due();
   void save_the_end(Outcome outcome);
 
-  const DType compute_;  // what train.precision means on rank 0's machine
+  Allocator& memory() const { return gpu_memory_ ? gpu_memory_->device() : resources_.allocator; }
+  ComputeDevice device(kernels::gpu::Stream* stream = nullptr) const {
+    return gpu_ ? ComputeDevice::gpu(*gpu_, stream) : ComputeDevice{};
+  }
+
+  const std::optional<DeviceSpec> gpu_;  // absent: the CPU computes
+  const DType compute_;                  // what train.precision means on rank 0's machine
   const Recipe recipe_;
   FileSystem& files_;
   Log& log_;
@@ -76,7 +82,7 @@ class Run {
   const RankResources resources_;
   comm::Group& ranks_;
   const bool leads_;       // rank 0
-  const std::string isa_;  // of the kernels; all ranks have one (alike.h)
+  const std::string isa_;  // of the kernels, a GPU's architecture; all ranks have one (alike.h)
   Stops stops_;
   Threads threads_;
   Health health_;
@@ -85,6 +91,7 @@ class Run {
   RunPlan plan_;
   std::optional<models::ModelSource> first_weights_;  // of a new run with init.model
   std::unique_ptr<kernels::ProductTable> products_;   // of train.machine; null: none
+  std::unique_ptr<GpuMemory> gpu_memory_;             // null: the CPU computes
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<TracedSteps> traced_;
   std::unique_ptr<RunData> data_;

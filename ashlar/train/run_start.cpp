@@ -20,7 +20,8 @@ namespace ashlar::train {
 namespace {
 
 // All ranks compute alike: as rank 0's machine does if train.precision is `auto`.
-DType agreed_compute(Precision precision, comm::Group& ranks) {
+DType agreed_compute(Precision precision, bool on_gpu, comm::Group& ranks) {
+  if (on_gpu) return compute_on_gpu(precision);
   return DType(from_leader(ranks, int64_t(nn::resolve_precision(precision)), "precision"));
 }
 
@@ -39,7 +40,8 @@ Recipe with_choices(const Recipe& recipe, DType compute, FileSystem& files, comm
 
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
          const RankResources& resources)
-    : compute_(agreed_compute(recipe.train.precision, resources.ranks)),
+    : gpu_(choose_gpu(recipe, resources.ranks.size(), log)),
+      compute_(agreed_compute(recipe.train.precision, gpu_.has_value(), resources.ranks)),
       recipe_(with_choices(recipe, compute_, files, resources.ranks, log)),
       files_(files),
       log_(log),
@@ -47,7 +49,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       resources_(resources),
       ranks_(resources.ranks),
       leads_(ranks_.rank() == 0),
-      isa_(kernels::name_of(kernels::isa())),
+      isa_(gpu_ ? gpu_->architecture : std::string(kernels::name_of(kernels::isa()))),
       stops_(ranks_, signals, recipe_, resolve_parallel(recipe_, ranks_.size())),
       threads_(resources.num_threads),
       health_(recipe_.health),
@@ -81,14 +83,16 @@ void Run::enter(std::string_view part) const {
 }
 
 void Run::accept_plan() {
-  plan_ = accepted_plan(recipe_, compute_, files_, resources_);
+  plan_ = accepted_plan(recipe_, compute_, files_, resources_, device());
 }
 
 void Run::make_trainer() {
   first_weights_ = find_first_weights(files_, recipe_, ranks_, log_);
-  products_ = read_product_table(files_, recipe_.train.machine);
-  trainer_ = std::make_unique<Trainer>(recipe_, compute_, resources_.allocator, threads_, ranks_,
-                                       plan_.step_memory, products_.get());
+  if (!gpu_) products_ = read_product_table(files_, recipe_.train.machine);
+  if (gpu_) gpu_memory_ = std::make_unique<GpuMemory>(plan_.memory.total.peak_bytes);
+  trainer_ = std::make_unique<Trainer>(recipe_, compute_, memory(), threads_, ranks_,
+                                       plan_.step_memory, products_.get(), nullptr,
+                                       device(gpu_ ? &gpu_memory_->stream() : nullptr));
   traced_ = std::make_unique<TracedSteps>(recipe_, files_, log_, trainer_->model().groups(),
                                           plan_.trace, resources_.local_ranks);
 }
@@ -110,7 +114,8 @@ void Run::check_storage() {
 
 void Run::measure_peak() {
   peak_ = std::make_unique<Peak>(trainer_->context(), compute_, resources_, files_,
-                                 recipe_.train.run_dir);
+                                 recipe_.train.run_dir,
+                                 gpu_ ? std::optional(peak_of(*gpu_, compute_)) : std::nullopt);
   const parallel::RankModel& model = trainer_->model();
   scale_ = {
       .steps = recipe_.train.steps,
@@ -138,7 +143,7 @@ void Run::take_weights() {
 
 void Run::open_checkpoints() {
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, resources_.local_ranks, *writer_);
-  log_.info("{}", describe_run(*trainer_, plan_, isa_, scale_.peak_flops, peak_->is_kept()));
+  log_.info("{}", describe_run(*trainer_, plan_, isa_, scale_.peak_flops, peak_->origin()));
   if (!resources_.placement.empty()) log_.info("placement: {}", resources_.placement);
   const std::string warmup = warmup_problem(recipe_);
   if (!warmup.empty()) log_.warn("{}", warmup);

@@ -120,8 +120,14 @@ void require_writable(FileSystem& files, const Recipe& recipe) {
 }
 
 RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files,
-                      const RankResources& resources) {
+                      const RankResources& resources, const ComputeDevice& on) {
   comm::Group& ranks = resources.ranks;
+  if (on.spec) {
+    RunPlan plan = plan_run(recipe, compute, ranks.size(), resources.num_threads, 0, on);
+    require_gpu_memory(plan, *on.spec);
+    require_writable(files, recipe);
+    return plan;
+  }
   const ParallelSpec parallel = resolve_parallel(recipe, ranks.size());
   require_least_memory(recipe, parallel, compute, resources.local_ranks, memory_limit_bytes());
   RunPlan plan = plan_run(recipe, compute, ranks.size(), resources.num_threads, ranks.rank());
@@ -129,6 +135,18 @@ RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files,
                  memory_limit_bytes());
   while_leader(ranks, "run directory", [&] { require_writable(files, recipe); });
   return plan;
+}
+
+void require_gpu_memory(const RunPlan& plan, const DeviceSpec& spec) {
+  const int64_t bytes = plan.memory.total.peak_bytes;
+  if (bytes + spec.reserved_bytes <= spec.memory_bytes) return;
+  throw Error(
+      ErrorKind::kMemory,
+      fmt::format("the run takes {} on {}, which has {}, of which {} are left to its driver "
+                  "and libraries; {}",
+                  format_bytes(bytes), spec.name, format_bytes(spec.memory_bytes),
+                  format_bytes(spec.reserved_bytes), kLessMemory),
+      table_of(plan.memory));
 }
 
 int64_t saved_bytes(const Trainer& trainer) {

@@ -44,9 +44,13 @@ std::string threads_warning(int num_threads, int local_ranks, int num_cpus);
 void require_writable(FileSystem& files, const Recipe& recipe);
 
 // The plan of this rank, in a run whose memory suffices and whose directory can be written: the
-// errors of the functions above, and of plan_run.  All ranks call it.
+// errors of the functions above, and of plan_run.  on: what it computes on, whose memory is meant.
+// All ranks call it.
 RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files,
-                      const RankResources& resources);
+                      const RankResources& resources, const ComputeDevice& on = {});
+
+// kMemory, with a table, unless the plan fits into the memory of the GPU beside what others take.
+void require_gpu_memory(const RunPlan& plan, const DeviceSpec& spec);
 
 // kStorage if a save would refuse to write even one checkpoint of that many bytes into the run's
 // root; a warning if it would refuse one of those that are kept at once.

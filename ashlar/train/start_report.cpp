@@ -8,7 +8,7 @@
 namespace ashlar::train {
 
 std::string describe_run(const Trainer& trainer, const RunPlan& plan, const std::string& isa,
-                         double peak_flops, bool peak_is_kept) {
+                         double peak_flops, std::string_view origin_of_peak) {
   const parallel::RankModel& model = trainer.model();
   const Recipe& recipe = model.recipe();
   const ParallelSpec& p = model.parallel();
@@ -22,9 +22,8 @@ std::string describe_run(const Trainer& trainer, const RunPlan& plan, const std:
       recipe.name.empty() ? recipe.source : recipe.name, format_thousands(plan.num_parameters),
       format_thousands(recipe.train.global_batch * recipe.data.sequence_length),
       name_of(model.local().types().compute), isa, ranks, trainer.context().threads->size(),
-      ranks.empty() ? "" : " each", peak_flops * 1e-9,
-      peak_is_kept ? "as in peak.json" : "measured", format_bytes(plan.memory.total.peak_bytes),
-      ranks.empty() ? "" : " a rank");
+      ranks.empty() ? "" : " each", peak_flops * 1e-9, origin_of_peak,
+      format_bytes(plan.memory.total.peak_bytes), ranks.empty() ? "" : " a rank");
 }
 
 bool report_resumed(const Restored& saved, const Trainer& trainer, const std::string& isa,

@@ -11,7 +11,7 @@ namespace ashlar::train {
 
 // The model, its size, and the machine, in one line.
 std::string describe_run(const Trainer& trainer, const RunPlan& plan, const std::string& isa,
-                         double peak_flops, bool peak_is_kept);
+                         double peak_flops, std::string_view origin_of_peak);
 
 // Says what a start continues from, and what has changed since the step was saved.  True: numbers
 // of the steps before cannot be compared with those to come, so the windows of health begin anew.

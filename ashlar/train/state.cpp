@@ -51,7 +51,7 @@ void StateWriter::copy_balancing() {
   for (const Piece& piece : trainer_.balancer().pieces()) moments.insert(piece.logical.name);
   const auto divert = [&](Piece& piece) {
     copies_.push_back({piece.data, std::vector<std::byte>(size_t(piece.data.bytes()))});
-    piece.data.data = copies_.back().bytes.data();
+    piece.data = {copies_.back().bytes.data(), piece.data.dtype, Device::kCpu, piece.data.shape};
   };
   for (Piece& piece : model_)
     if (piece.logical.role == Role::kBuffer) divert(piece);

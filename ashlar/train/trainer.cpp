@@ -11,15 +11,19 @@ namespace ashlar::train {
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
                  comm::Group& ranks, std::optional<StepMemory> memory,
-                 const kernels::ProductTable* products, parallel::SharedMuonPlans* muon_plans)
+                 const kernels::ProductTable* products, parallel::SharedMuonPlans* muon_plans,
+                 const ComputeDevice& on)
     // Members point at those declared before them.
     : workspace_(memory ? Arena(allocator, memory->workspace_bytes, Tag::kWorkspace)
                         : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
+           .ops = on.ops,
            .threads = &threads,
            .workspace = &workspace_,
            .trace = &ranks.trace(),
-           .products = products},
+           .products = products,
+           .spec = on.spec,
+           .stream = on.stream},
       model_(ctx_, allocator, recipe, resolve_parallel(recipe, ranks.size()), ranks, compute,
              {.late_bytes = memory ? std::optional(memory->late_bytes) : std::nullopt,
               .muon_plans = muon_plans}),

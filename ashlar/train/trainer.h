@@ -26,6 +26,7 @@
 #include "ashlar/parallel/rank_model.h"
 #include "ashlar/parallel/zero.h"
 #include "ashlar/spec/recipe.h"
+#include "ashlar/train/compute_device.h"
 
 namespace ashlar::train {
 
@@ -53,11 +54,12 @@ class Trainer {
  public:
   // memory: what a dry run of the step found; absent: it is counted (meta device only).
   // products: outlives the trainer; null: the kernels follow their rules.
-  // muon_plans: see parallel::RankModelOptions.
+  // muon_plans: see parallel::RankModelOptions.  on: of the allocator, or on meta the one planned
+  // for.
   Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
           comm::Group& ranks, std::optional<StepMemory> memory,
           const kernels::ProductTable* products = nullptr,
-          parallel::SharedMuonPlans* muon_plans = nullptr);
+          parallel::SharedMuonPlans* muon_plans = nullptr, const ComputeDevice& on = {});
   Trainer(const Trainer&) = delete;
 
   void initialize() { model_.initialize(); }  // weights from the seed

@@ -45,6 +45,7 @@ const std::vector<BadRecipe>& bad_recipes() {
        {"model.num_hidden_layers is 1000000000000", "expected an integer from 1 to 1024"}},
       {"negative", {"train.micro_batch is -2", "expected an integer from 1"}},
       {"trace_steps", {"train.trace_steps is -1", "expected an integer from 0 to 1000"}},
+      {"device", {"train.device is 'cuda'", "expected one of auto, cpu, gpu"}},
       {"nan", {"optim.lr is nan", "expected a number of at least 0"}},
       {"init_model", {"init.model is 5", "expected a text"}},
       {"infinite", {"optim.clip_norm is inf", "expected a number of at least 0"}},

@@ -31,6 +31,7 @@
 #include "ashlar/models/hf/strays.h"
 #include "ashlar/nn/weights.h"
 #include "ashlar/tensor/box_order.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::models {
 namespace {
@@ -256,6 +257,22 @@ struct HfModel::Impl {
       out += run * size_of(dtype);
     }
   }
+
+  // The same into elements of a tensor from `begin` on.  Where the host does not write its memory,
+  // they pass through memory of the host.
+  void read_run_into(size_t n, int64_t first, int64_t count, const Tensor& to,
+                     int64_t begin) const {
+    const int64_t size = size_of(to.dtype);
+    if (to.device == Device::kCpu)
+      return read_run(n, first, count, to.dtype, to.data + begin * size);
+    constexpr int64_t kElementsAtOnce = 1 << 20;
+    std::vector<std::byte> host(size_t(std::min(count, kElementsAtOnce) * size));
+    for (int64_t done = 0; done < count; done += kElementsAtOnce) {
+      const int64_t part = std::min(count - done, kElementsAtOnce);
+      read_run(n, first + done, part, to.dtype, host.data());
+      copy_from_host(to, (begin + done) * size, std::span(host).first(size_t(part * size)));
+    }
+  }
 };
 
 HfModel::HfModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -345,14 +362,14 @@ void HfModel::read(const Piece& piece) const {
                  impl_->directory, piece.logical.name, whole.to_string(),
                  piece.logical.global_shape.to_string());
   ASHLAR_ASSERT(box.offset.ndim() == whole.ndim() && box.length.ndim() == whole.ndim());
-  ASHLAR_ASSERT(piece.data.device == Device::kCpu && piece.data.numel() == box.length.numel());
+  ASHLAR_ASSERT(piece.data.device != Device::kMeta && piece.data.numel() == box.length.numel());
   for (int d = 0; d < whole.ndim(); ++d)
     ASHLAR_ASSERT(box.offset[d] >= 0 && box.length[d] >= 0 &&
                   box.offset[d] + box.length[d] <= whole[d]);
-  std::byte* out = piece.data.data;
+  int64_t begin = 0;  // of the run, in the piece
   for_each_run(whole, box, 0, piece.data.numel(), [&](int64_t first, int64_t count) {
-    impl_->read_run(at->second, first, count, piece.data.dtype, out);
-    out += count * size_of(piece.data.dtype);
+    impl_->read_run_into(at->second, first, count, piece.data, begin);
+    begin += count;
   });
 }
 

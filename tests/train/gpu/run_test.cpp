@@ -1,0 +1,102 @@
+// Runs on a GPU, which is an emulator here: checkpoints, resume, what they report.
+#include <gtest/gtest.h>
+
+#include "ashlar/models/tensor_reader.h"
+#include "ashlar/train/start.h"
+#include "tests/data/support.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/train/gpu/gpu_trainer.h"
+
+namespace ashlar::train {
+namespace {
+
+using namespace testing_support;
+using ashlar::testing_support::TemporaryDirectory;
+
+class GpuRun : public testing::Test {
+ protected:
+  // Trains a tiny Llama in the directory; the lines that the start prints.
+  std::vector<std::string> start(const std::string& directory, const Overrides& more) {
+    write_text();
+    Overrides all = {"model.vocab_size=256", "data.train=" + (root_ / "text").string(),
+                     "data.tokenizer=byte",  "train.run_dir=" + (root_ / directory).string(),
+                     "train.device=gpu",     "optim.schedule=constant",
+                     "train.eval_every=2",   "train.eval_sequences=2",
+                     "checkpoint.every=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    std::vector<std::string> lines;
+    Log log([&](std::string_view line) { lines.emplace_back(line); });
+    EXPECT_EQ(start_run(tiny_llama(all), *files_, log), Outcome::kDone);
+    return lines;
+  }
+  // Documents of 20 to 69 bytes without pattern: all gradients are larger than their rounding.
+  void write_text() {
+    std::vector<std::vector<int32_t>> documents;
+    uint32_t seed = 1;
+    for (size_t d = 0; d < 60; ++d) {
+      documents.emplace_back(20 + d * 7 % 50);
+      for (int32_t& id : documents.back()) {
+        seed = seed * 1664525u + 1013904223u;
+        id = int32_t(seed >> 26);
+      }
+    }
+    data::write_documents(*files_, root_ / "text", documents, 256);
+  }
+  // Model and optimizer of a step, by name.
+  Tensors state(const std::string& directory, int64_t number) {
+    const std::string step = root_ / fmt::format("{}/checkpoints/step-{:012}", directory, number);
+    const models::StoredTensors stored(checkpoint::StepReader(*files_, step));
+    Tensors all;
+    for (const models::StoredTensor& tensor : stored.tensors()) {
+      if (tensor.component == checkpoint::Component::kLoader) continue;
+      const Shape& shape = tensor.logical.global_shape;
+      std::vector<float>& values = all[tensor.logical.name];
+      values.resize(size_t(shape.numel()));
+      const Tensor to{reinterpret_cast<std::byte*>(values.data()), DType::kF32, Device::kCpu,
+                      shape};
+      const Piece piece{tensor.logical, Box::whole(shape), to};
+      stored.read(std::span(&piece, 1));
+    }
+    return all;
+  }
+
+  const std::unique_ptr<FileSystem> files_ = posix_files();
+  const TemporaryDirectory root_;
+};
+
+TEST_F(GpuRun, ContinuesFromACheckpointWithTheSameBits) {
+  start("whole", {"train.steps=5"});
+  start("parts", {"train.steps=3"});
+  const std::vector<std::string> lines = start("parts", {"train.steps=5"});
+  EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.find("continuing after step 3") != std::string::npos;
+  }));
+  const Tensors whole = state("whole", 5);
+  EXPECT_GT(whole.size(), 30u);  // weights, and the optimizer's state of each
+  expect_same_bits(state("parts", 5), whole);
+}
+
+// A step that the CPU saved continues on the GPU, and the other way round.
+TEST_F(GpuRun, ContinuesWhereTheCpuStopped) {
+  const Overrides fp32 = {"train.precision=fp32", "train.steps=2"};
+  start("both", {"train.precision=fp32", "train.steps=2", "train.device=cpu"});
+  start("alone", fp32);
+  expect_near(state("both", 2), state("alone", 2), 1e-3);
+  start("both", {"train.precision=fp32", "train.steps=4"});
+  start("alone", {"train.precision=fp32", "train.steps=4", "train.device=cpu"});
+  expect_near(state("both", 4), state("alone", 4), 1e-2);
+}
+
+TEST_F(GpuRun, SaysWhatItComputesOn) {
+  const std::vector<std::string> lines = start("run", {"train.steps=1", "train.precision=bf16"});
+  const auto found = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.find(" parameters, ") != std::string::npos;
+  });
+  ASSERT_NE(found, lines.end());
+  const DeviceSpec spec = kernels::gpu::find_gpu();
+  EXPECT_NE(found->find("BF16 on " + spec.architecture), std::string::npos) << *found;
+  EXPECT_NE(found->find("of its data sheet"), std::string::npos) << *found;
+}
+
+}  // namespace
+}  // namespace ashlar::train

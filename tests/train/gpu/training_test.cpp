@@ -1,0 +1,168 @@
+// The trainer on a GPU, which is an emulator here, against the trainer on the CPU.
+#include <gtest/gtest.h>
+
+#include "tests/support/errors.h"
+#include "tests/train/gpu/gpu_trainer.h"
+
+namespace ashlar::train {
+namespace {
+
+using namespace testing_support;
+using ashlar::testing_support::message_of;
+
+struct GpuCase {
+  std::string name;
+  Overrides overrides;
+  DType compute;
+  double gradients;  // tolerance of each
+};
+void PrintTo(const GpuCase& c, std::ostream* out) {
+  *out << c.name;
+}
+const std::vector<GpuCase> kGpuCases = {
+    {"fp32", {}, DType::kF32, 2e-5},
+    {"bf16", {}, DType::kBF16, 2e-2},
+    {"bf16_stream", {"train.stream=bf16", "train.precision=bf16"}, DType::kBF16, 2e-2},
+    {"fp32_recompute", {"train.recompute=true"}, DType::kF32, 2e-5},
+    {"fp32_window_qk_norm",
+     {"model.layer_types=sliding_attention", "model.sliding_window=9", "model.qk_norm=rms"},
+     DType::kF32,
+     2e-5},
+};
+
+class GpuTraining : public testing::TestWithParam<GpuCase> {};
+
+TEST_P(GpuTraining, GradientsAreThoseOfTheCpu) {
+  const Recipe recipe = tiny_llama(GetParam().overrides);
+  TestedTrainer cpu(recipe, GetParam().compute, On::kCpu);
+  TestedTrainer gpu(recipe, GetParam().compute, On::kGpu);
+  expect_same_bits(gpu.values(), cpu.values());
+  EXPECT_NEAR(gpu.evaluate(), cpu.evaluate(), 1e-3);
+  const StepStats want = cpu.measure(0), got = gpu.measure(0);
+  EXPECT_EQ(got.num_targets, want.num_targets);
+  EXPECT_NEAR(got.loss, want.loss, GetParam().gradients * want.loss);
+  EXPECT_NEAR(got.gradient_norm, want.gradient_norm, GetParam().gradients * want.gradient_norm);
+  expect_near(gpu.gradients(), cpu.gradients(), GetParam().gradients);
+}
+
+TEST_P(GpuTraining, TakesTheMemoryOfItsPlanAndWaitsOnceAStep) {
+  TestedTrainer gpu(tiny_llama(GetParam().overrides), GetParam().compute, On::kGpu);
+  gpu.evaluate();
+  gpu.step(0);
+  const MemoryCounts real = gpu.allocator().counts();
+  for (int tag = 0; tag < kNumTags; ++tag)
+    EXPECT_EQ(real.tags[size_t(tag)].peak_bytes, gpu.plan.memory.tags[size_t(tag)].peak_bytes)
+        << name_of(Tag(tag));
+  EXPECT_EQ(real.total.peak_bytes, gpu.plan.memory.total.peak_bytes);
+  EXPECT_EQ(real.num_allocations, gpu.plan.memory.num_allocations);
+  EXPECT_EQ(gpu.trainer().peak_memory(), gpu.plan.step_memory);
+  EXPECT_EQ(gpu.gpu_memory().pinned().counts().total.peak_bytes, gpu.plan.pinned_bytes);
+  const int64_t before = gpu.gpu_memory().stream().num_waits();
+  for (int64_t number = 1; number <= 3; ++number) {
+    gpu.step(number);
+    EXPECT_EQ(gpu.gpu_memory().stream().num_waits() - before, number);
+  }
+  EXPECT_EQ(gpu.allocator().counts().num_allocations, real.num_allocations);
+}
+
+TEST_P(GpuTraining, TwoRunsHaveTheSameBits) {
+  const Recipe recipe = tiny_llama(GetParam().overrides);
+  std::vector<Tensors> weights;
+  for (int run = 0; run < 2; ++run) {
+    TestedTrainer gpu(recipe, GetParam().compute, On::kGpu);
+    for (int64_t number = 0; number < 3; ++number) gpu.step(number);
+    weights.push_back(gpu.values());
+  }
+  expect_same_bits(weights[0], weights[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Llama, GpuTraining, testing::ValuesIn(kGpuCases),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(GpuSteps, RecomputingHasTheSameBits) {
+  std::vector<Tensors> weights;
+  for (const char* recompute : {"train.recompute=false", "train.recompute=true"}) {
+    TestedTrainer gpu(tiny_llama({recompute}), DType::kBF16, On::kGpu);
+    for (int64_t number = 0; number < 2; ++number) gpu.step(number);
+    weights.push_back(gpu.values());
+  }
+  expect_same_bits(weights[0], weights[1]);
+}
+
+// The weights of both sides drift apart slowly: losses stay together for a while.
+TEST(GpuSteps, LossesAreThoseOfTheCpu) {
+  TestedTrainer cpu(tiny_llama(), DType::kF32, On::kCpu);
+  TestedTrainer gpu(tiny_llama(), DType::kF32, On::kGpu);
+  double first = 0, last = 0;
+  for (int64_t number = 0; number < 12; ++number) {
+    last = cpu.step(number).loss;
+    if (number == 0) first = last;
+    EXPECT_NEAR(gpu.step(number).loss, last, 1e-4 * last) << "step " << number;
+  }
+  EXPECT_LT(last, first - 0.1);  // it learns
+}
+
+// The shipped recipe, whole: losses, and the memory of the plan.
+void expect_llama_nano(int64_t num_steps) {
+  const Recipe recipe =
+      load_recipe(kLlamaNano, Overrides{"train.threads=2", "optim.matrices=adamw"});
+  TestedTrainer cpu(recipe, DType::kBF16, On::kCpu);
+  TestedTrainer gpu(recipe, DType::kBF16, On::kGpu);
+  for (int64_t number = 0; number < num_steps; ++number) {
+    const double want = cpu.step(number).loss;
+    EXPECT_NEAR(gpu.step(number).loss, want, 2e-3 * want) << "step " << number;
+  }
+  gpu.evaluate();
+  const MemoryCounts real = gpu.allocator().counts();
+  for (int tag = 0; tag < kNumTags; ++tag)
+    EXPECT_EQ(real.tags[size_t(tag)].peak_bytes, gpu.plan.memory.tags[size_t(tag)].peak_bytes)
+        << name_of(Tag(tag));
+  EXPECT_EQ(gpu.trainer().peak_memory(), gpu.plan.step_memory);
+}
+
+TEST(LlamaNano, TakesTwoSteps) {
+  expect_llama_nano(2);
+}
+
+TEST(Nightly, LlamaNanoTakesTwentySteps) {
+  expect_llama_nano(20);
+}
+
+TEST(GpuChoice, RefusesWhatGpusDoNotDo) {
+  Log silent([](std::string_view) {});
+  const auto message = [&](ErrorKind kind, const Overrides& overrides, int num_ranks) {
+    Overrides all = {"train.device=gpu"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return message_of(kind, [&] { choose_gpu(tiny_llama(all), num_ranks, silent); });
+  };
+  EXPECT_EQ(message(ErrorKind::kConfig, {}, 2),
+            "train.device is gpu, but there are 2 ranks, and a GPU serves one so far; choose "
+            "train.device=cpu");
+  EXPECT_EQ(message(ErrorKind::kConfig, {"train.precision=fp64"}, 1),
+            "train.device is gpu, but train.precision is fp64, which GPUs do not compute here; "
+            "choose train.device=cpu");
+  EXPECT_EQ(
+      message(ErrorKind::kDevice, {"model.layer_types=linear_attention"}, 1),
+      "train.device is gpu, but linear_heads_forward has no GPU path yet; the CPU has one; or "
+      "choose train.device=cpu");
+}
+
+TEST(GpuChoice, TakesTheCpuByItselfWhereNoGpuPathIs) {
+  std::vector<std::string> lines;
+  Log log([&](std::string_view line) { lines.emplace_back(line); });
+  EXPECT_TRUE(choose_gpu(tiny_llama(), 1, log));
+  EXPECT_FALSE(choose_gpu(tiny_llama({"train.device=cpu"}), 1, log));
+  EXPECT_FALSE(choose_gpu(tiny_llama({"model.layer_types=linear_attention"}), 1, log));
+  EXPECT_FALSE(choose_gpu(tiny_llama(), 2, log));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_NE(lines[0].find("train.device is auto: emulator"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("train.device is auto: the CPU, for linear_heads_forward"),
+            std::string::npos)
+      << lines[1];
+  EXPECT_NE(lines[2].find("train.device is auto: the CPU, for there are 2 ranks"),
+            std::string::npos)
+      << lines[2];
+}
+
+}  // namespace
+}  // namespace ashlar::train
