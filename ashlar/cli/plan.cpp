@@ -1,5 +1,5 @@
 // ashlar plan dry-run RECIPE.toml [section.key=value ...] [--ranks N] [--rank R] [--json]
-//                     [--trace DIR]
+//                     [--device NAME|FILE] [--trace DIR]
 // ashlar plan schedule [--stages P] [--virtual-stages V] [--micro-batches M] [--schedule 1f1b]
 //                      [--svg FILE]
 #include "ashlar/cli/plan.h"
@@ -11,6 +11,7 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
+#include "ashlar/machine/device_file.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/parallel/schedule_picture.h"
 #include "ashlar/plan/json.h"
@@ -31,7 +32,7 @@ void add_dry_run(CLI::App* group, CommandAction& action) {
     int ranks = 1, ranks_per_node = plan::kRanksPerNode;
     std::optional<int> rank;
     bool json = false;
-    std::string trace;
+    std::string device, trace;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = group->add_subcommand(
@@ -43,6 +44,8 @@ void add_dry_run(CLI::App* group, CommandAction& action) {
                   "ranks that share a machine: one may write checkpoints for all of them")
       ->capture_default_str();
   sub->add_option("--rank", flags->rank, "this rank alone");
+  sub->add_option("--device", flags->device,
+                  "a GPU to plan for: h200, h100, a100, mi300x, mi250x, or a file; default: CPUs");
   sub->add_flag("--json", flags->json, "print JSON (docs/plan.md)");
   sub->add_option("--trace", flags->trace,
                   "a new directory for the trace file of a step of every rank, or of --rank");
@@ -55,9 +58,15 @@ void add_dry_run(CLI::App* group, CommandAction& action) {
       const Recipe recipe = train::with_bucket_bytes(
           *files, train::read_recipe(*files, flags->recipe, flags->overrides), flags->ranks);
       train::warn_of_other_model(*files, recipe, log);
-      const DType compute = nn::resolve_precision(recipe.train.precision);
-      const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0,
-                                                  flags->ranks_per_node, &log);
+      std::optional<DeviceSpec> gpu;
+      if (!flags->device.empty()) gpu = machine::read_device(*files, flags->device);
+      ASHLAR_REQUIRE(!gpu || flags->trace.empty(), kConfig,
+                     "--trace writes what CPUs do; leave out --device");
+      const DType compute = gpu ? train::compute_on_gpu(recipe.train.precision)
+                                : nn::resolve_precision(recipe.train.precision);
+      const plan::MeshPlan plan =
+          plan::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0, flags->ranks_per_node,
+                          &log, gpu ? train::ComputeDevice::gpu(*gpu) : train::ComputeDevice{});
       if (!flags->trace.empty())
         plan::write_traces(recipe, compute, flags->ranks, flags->rank, *files,
                            traces.make_directory(flags->trace), log);

@@ -16,17 +16,26 @@
 namespace ashlar::cli {
 namespace {
 
-// Refuses what a start with so many ranks in this process refuses before it reads weights or data.
-int dry_run(const Recipe& stated, int num_ranks, FileSystem& files, Log& log) {
-  train::check_ranks(stated, num_ranks);
-  const Recipe recipe = train::with_bucket_bytes(files, stated, num_ranks);
-  const DType compute = nn::resolve_precision(recipe.train.precision);
-  const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, num_ranks, {}, 0, num_ranks, &log);
+void require_memory_limit(const plan::MeshPlan& plan, const Recipe& recipe, int num_ranks) {
   for (const plan::RankClass& ranks : plan.classes) {
     const std::string problem = train::memory_limit_problem(
         train::rank_bytes(ranks.plan, recipe, plan.parallel), recipe, num_ranks);
     ASHLAR_REQUIRE(problem.empty(), kMemory, "{}", problem);
   }
+}
+
+// Refuses what a start with so many ranks in this process refuses before it reads weights or data.
+int dry_run(const Recipe& stated, int num_ranks, FileSystem& files, Log& log) {
+  train::check_ranks(stated, num_ranks);
+  const Recipe recipe = train::with_bucket_bytes(files, stated, num_ranks);
+  const std::optional<DeviceSpec> gpu = train::choose_gpu(recipe, num_ranks, log);
+  const DType compute = gpu ? train::compute_on_gpu(recipe.train.precision)
+                            : nn::resolve_precision(recipe.train.precision);
+  const plan::MeshPlan plan =
+      plan::plan_mesh(recipe, compute, num_ranks, {}, 0, num_ranks, &log,
+                      gpu ? train::ComputeDevice::gpu(*gpu) : train::ComputeDevice{});
+  gpu ? train::require_gpu_memory(plan.classes[0].plan, *gpu)
+      : require_memory_limit(plan, recipe, num_ranks);
   print_lines(to_toml(recipe));
   print_lines(plan::describe(plan, recipe, compute));
   return 0;

@@ -1,33 +1,15 @@
 // Reads a profile: TOML is turned into JSON, whose members Fields checks.
-#include <toml++/toml.h>
-
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "ashlar/core/fields.h"
 #include "ashlar/machine/profile.h"
+#include "ashlar/machine/toml.h"
 
 namespace ashlar::machine {
 namespace {
 
 constexpr std::string_view kSchema = "ashlar-machine-1";
-constexpr int64_t kMaxProfileBytes = 64 << 20;
-
-Json json_of(const std::string& text, const std::string& source) {
-  ASHLAR_REQUIRE(int64_t(text.size()) <= kMaxProfileBytes, kConfig,
-                 "{}: {} bytes; a machine profile has at most {}", source, text.size(),
-                 kMaxProfileBytes);
-  std::ostringstream json;
-  try {
-    json << toml::json_formatter{toml::parse(text)};
-  } catch (const toml::parse_error& error) {
-    ASHLAR_FAIL(kConfig, "{}: line {}, column {}: {}; expected TOML", source,
-                error.source().begin.line, error.source().begin.column,
-                printable(error.description()));
-  }
-  return parse_json(json.str(), source, ErrorKind::kConfig);
-}
 
 double nonnegative(const Fields& fields, std::string_view key) {
   const double value = fields.number(key);
@@ -203,7 +185,7 @@ Mount mount_of(const Fields& fields, const Json& json) {
 }  // namespace
 
 Profile parse_profile(const std::string& text, const std::string& source) {
-  const Json json = json_of(text, source);
+  const Json json = json_of_toml(text, source, "a machine profile");
   const Fields root(json, source, ErrorKind::kConfig);
   if (const std::string& schema = root.text("schema"); schema != kSchema)
     root.fail("schema is '{}'; expected {}", printable(schema), kSchema);

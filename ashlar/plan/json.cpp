@@ -90,6 +90,16 @@ Ordered class_json(const RankClass& c) {
           {"traffic", traffic_json(c.plan)}};
 }
 
+Ordered device_json(const DeviceSpec& device, const train::RunPlan& plan) {
+  const int64_t taken = plan.memory.total.peak_bytes + device.reserved_bytes;
+  return {{"name", device.name},
+          {"architecture", device.architecture},
+          {"memory_bytes", device.memory_bytes},
+          {"reserved_bytes", device.reserved_bytes},
+          {"pinned_bytes", plan.pinned_bytes},
+          {"fits", taken <= device.memory_bytes}};
+}
+
 }  // namespace
 
 std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute) {
@@ -102,6 +112,7 @@ std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute) {
                   {"precision", nn::precision_name(compute)},
                   {"tokens_per_step", recipe.train.global_batch * recipe.data.sequence_length},
                   {"classes", classes}};
+  if (plan.device) json["device"] = device_json(*plan.device, plan.classes[0].plan);
   if (plan.costs) json["all_ranks"] = work_json(*plan.costs);
   if (plan.checkpoint) json["checkpoint"] = checkpoint_json(*plan.checkpoint);
   return one_line(json);

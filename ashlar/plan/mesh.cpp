@@ -62,18 +62,25 @@ std::vector<KindPlan> plan_kinds(const PlannedMesh& mesh, const std::vector<Kind
 }  // namespace
 
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank,
-                   int num_threads, int ranks_per_node, Log* log) {
+                   int num_threads, int ranks_per_node, Log* log, const train::ComputeDevice& on) {
   Log silent([](std::string_view) {});
   if (!log) log = &silent;
   MeshPlan plan;
   plan.parallel = resolve_parallel(recipe, num_ranks);
   Threads rank_threads(train::planned_threads(recipe, num_threads));
+  if (on.spec) {
+    ASHLAR_REQUIRE(num_ranks == 1, kConfig, "{} ranks on GPUs, which serve one rank so far",
+                   num_ranks);
+    plan.device = *on.spec;
+    if (!rank) rank = 0;
+  }
   if (rank) {
     ASHLAR_REQUIRE(0 <= *rank && *rank < num_ranks, kConfig,
                    "rank {} of {} ranks; expected 0 to {}", *rank, num_ranks, num_ranks - 1);
     const std::span kind(&*rank, 1);
     plan.classes.push_back(
-        {{*rank}, train::plan_kind(recipe, compute, num_ranks, kind, rank_threads).first});
+        {{*rank},
+         train::plan_kind(recipe, compute, num_ranks, kind, rank_threads, nullptr, on).first});
     return plan;
   }
   Threads workers(0);

@@ -70,6 +70,23 @@ std::string memory_lines(const train::RunPlan& plan) {
                             plan.workspace_peak);
 }
 
+std::string device_lines(const DeviceSpec& device, const train::RunPlan& plan) {
+  const auto line = [](std::string_view name, int64_t bytes, std::string_view remark = "") {
+    return fmt::format("{:<12} {:>20} {:>12}{}\n", name, format_thousands(bytes),
+                       format_bytes(bytes), remark);
+  };
+  const int64_t taken = plan.memory.total.peak_bytes;
+  const int64_t left = device.memory_bytes - device.reserved_bytes - taken;
+  return fmt::format("\non {}{}:\n", device.name,
+                     device.architecture.empty() ? "" : " (" + device.architecture + ")") +
+         line("the run", taken) +
+         line("reserved", device.reserved_bytes, "  outside of the plan: driver, code, libraries") +
+         line("memory", device.memory_bytes) +
+         (left >= 0 ? line("left", left)
+                    : fmt::format("it does not fit: {} too much\n", format_bytes(-left))) +
+         "\npinned memory of the host:\n" + line("lists", plan.pinned_bytes);
+}
+
 std::string traffic_line(std::string_view axis, int size, std::string_view op,
                          std::string_view label, const comm::TrafficRow& row) {
   return fmt::format("{:<8} {:>6} {:<15} {:<28} {:>10} {:>20} {:>20}\n", axis, size, op, label,
@@ -167,6 +184,7 @@ std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute) 
     text += many_classes_lines(plan);
   else
     for (size_t i = 0; i < plan.classes.size(); ++i) text += class_lines(plan, i);
+  if (plan.device) text += device_lines(*plan.device, plan.classes[0].plan);
   if (plan.checkpoint) text += checkpoint_lines(*plan.checkpoint);
   const train::KernelCosts& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
   return text + "\n" + kernel_lines(costs);

@@ -1,0 +1,18 @@
+// GPUs by name or as a file: `--device` of plans.
+//
+// Format   TOML: the members of DeviceSpec (core/device_spec.h) by their names.  name, architecture
+//          and memory_bytes are required.
+#pragma once
+
+#include <string>
+
+#include "ashlar/core/device_spec.h"
+#include "ashlar/core/files.h"
+
+namespace ashlar::machine {
+
+// kConfig: no chip is known by this name and there is no such file; the file is malformed.
+DeviceSpec read_device(FileSystem& files, const std::string& name_or_path);
+DeviceSpec parse_device(const std::string& text, const std::string& source);
+
+}  // namespace ashlar::machine

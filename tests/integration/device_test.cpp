@@ -1,0 +1,86 @@
+// Plans for a GPU, which need none, and training on one, which this build does not have.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/integration/support.h"
+
+namespace ashlar::integration {
+namespace {
+
+const std::string kPlannedLlama = kData + "/../../recipes/llama-nano.toml";
+const std::string kAdamW = "optim.matrices=adamw";
+const std::string kPlannedLinear = kData + "/../../recipes/linear-nano.toml";
+
+nlohmann::json plan_of(const Scratch& scratch, const std::string& device) {
+  return nlohmann::json::parse(
+      run_ok(scratch, {"plan", "dry-run", kPlannedLlama, kAdamW, "--device", device, "--json"}));
+}
+
+TEST(DevicePlan, SaysWhatIsTakenAndWhatIsLeft) {
+  const Scratch scratch;
+  const std::string text =
+      run_ok(scratch, {"plan", "dry-run", kPlannedLlama, kAdamW, "--device", "h200"});
+  EXPECT_TRUE(contains(text, "on h200 (sm_90):")) << text;
+  EXPECT_TRUE(contains(text, "reserved            1,610,612,736     1.50 GiB  outside of the plan"))
+      << text;
+  EXPECT_TRUE(contains(text, "pinned memory of the host:")) << text;
+  EXPECT_TRUE(contains(text, "precision                      bf16")) << text;  // auto
+  EXPECT_FALSE(contains(text, "does not fit")) << text;
+}
+
+TEST(DevicePlan, IsTheSameOnChipsOfOneKindAndFitsByTheirMemory) {
+  const Scratch scratch;
+  const nlohmann::json h100 = plan_of(scratch, "h100"), h200 = plan_of(scratch, "h200");
+  EXPECT_EQ(h100.at("classes"), h200.at("classes"));
+  EXPECT_EQ(h100.at("device").at("memory_bytes"), 80'000'000'000);
+  EXPECT_EQ(h100.at("device").at("fits"), true);
+  // Weights, gradients and moments in fp32, and matrices in bf16 once: no form for backward.
+  const auto& memory = h100.at("classes")[0].at("memory_bytes");
+  const double parameters = h100.at("model").at("parameters");
+  EXPECT_NEAR(double(memory.at("weights")), 6.0 * parameters, 0.02 * 6.0 * parameters);
+  EXPECT_NEAR(double(memory.at("gradients")), 4.0 * parameters, 0.02 * 4.0 * parameters);
+
+  const int64_t taken = memory.at("total");
+  const auto file = [&](int64_t bytes) {
+    write_file(scratch.path() / "chip.toml",
+               "name = 'chip'\narchitecture = 'sm_90'\nreserved_bytes = 1000\nmemory_bytes = " +
+                   std::to_string(bytes) + "\n");
+    return plan_of(scratch, "chip.toml").at("device").at("fits");
+  };
+  EXPECT_EQ(file(taken + 1000), true);
+  EXPECT_EQ(file(taken + 999), false);
+}
+
+TEST(DevicePlan, RefusesWhatGpusDoNotDo) {
+  const Scratch scratch;
+  const auto refusal = [&](std::vector<std::string> args, int code) {
+    args.insert(args.begin(), {"plan", "dry-run"});
+    const Result result = run(scratch, args);
+    EXPECT_EQ(result.code, code) << result.err;
+    return result.err;
+  };
+  EXPECT_TRUE(contains(
+      refusal({kPlannedLlama, "train.micro_batch=2", "--device", "h200", "--ranks", "2"}, 2),
+      "2 ranks on GPUs"));
+  EXPECT_TRUE(
+      contains(refusal({kPlannedLlama, "--device", "h300"}, 2), "expected a100, h100, h200"));
+  EXPECT_TRUE(contains(refusal({kPlannedLinear, "--device", "h200"}, 29), "has no GPU path yet"));
+  EXPECT_TRUE(
+      contains(refusal({kPlannedLlama, "--device", "h200", "--trace", "new"}, 2), "--trace"));
+}
+
+TEST(DeviceTraining, IsRefusedWithoutAGpu) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result result = run(scratch, train_args({"train.device=gpu"}));
+  EXPECT_EQ(result.code, 29) << result.err;
+  EXPECT_TRUE(contains(result.err,
+                       "train.device is gpu, but this build has no kernels for GPUs: build with "
+                       "--preset cuda or --preset hip"))
+      << result.err;
+  EXPECT_TRUE(contains(result.err, "train.device=cpu")) << result.err;
+}
+
+}  // namespace
+}  // namespace ashlar::integration
