@@ -23,6 +23,7 @@ AutoTokenizer DeepSeek DeepSeekMoE DeepSpeed DeltaNet MegaBlocks PipeDream PyTor
 _tile_loadconfig btl_tcp_if_include c_end padding_idx wall_time file_version SessionLog normalizer_spec
 t_muted t_overlapped t_waiting kat_vectors TinyLlama modeling_rope_utils huggingface_hub load_balancing_loss_func
 opt_state BabelStream ThreadSanitizer
+apply_chat_template enable_thinking trim_blocks lstrip_blocks ImmutableSandboxedEnvironment
 '
 status=0
 tags=$(mktemp)
