@@ -53,6 +53,9 @@ void print_info(const data::DatasetInfo& info) {
   if (info.sidecar->bos_id >= 0)
     print_result(fmt::format("  begins     {:>14}, the id in front of every document",
                              info.sidecar->bos_id));
+  if (info.sidecar->mask)
+    print_result(
+        fmt::format("  learned    {:>14} tokens", format_thousands(info.sidecar->mask->learned)));
   print_inputs(info.sidecar->inputs);
   if (!info.beginning.empty()) print_result("  begins     " + quoted(info.beginning));
 }
@@ -79,6 +82,26 @@ int32_t bos_of(FileSystem& files, const data::Tokenizer& tokenizer, bool beside,
   return said.bos_id;
 }
 
+// Sets the content of rows, and the options that depend on it.
+void set_rows(const std::string& format, bool bos, data::PrepareOptions& options) {
+  ASHLAR_REQUIRE(format == "text" || format == "chat" || format == "completion", kConfig,
+                 "--format is {}; expected text, chat or completion", format);
+  data::RowOptions& rows = options.rows;
+  if (format == "chat") rows.format = data::RowFormat::kChat;
+  if (format == "completion") rows.format = data::RowFormat::kCompletion;
+  ASHLAR_REQUIRE(rows.chat_template.empty() || format == "chat", kConfig,
+                 "--chat-template is for --format chat, not {}", format);
+  ASHLAR_REQUIRE(!rows.train_on_input || format != "text", kConfig,
+                 "--train-on-input is for --format chat and completion: all of a text is learned");
+  if (format == "text") return;
+  ASHLAR_REQUIRE(!bos || format != "chat", kConfig,
+                 "--bos: the chat template says how a chat begins; leave the flag out");
+  ASHLAR_REQUIRE(options.text.format != data::InputFormat::kText, kConfig,
+                 "--input-format is text, but --format {} reads rows of JSON", format);
+  options.text.format = data::InputFormat::kJsonLines;
+  options.text.whole_rows = true;
+}
+
 // One line a dataset.  Whether nothing is wrong.
 bool print_report(const std::string& prefix, const data::DatasetReport& report) {
   std::string verdict = report.finding;
@@ -101,7 +124,7 @@ void add_data(CLI::App& app, CommandAction& action) {
   struct Flags {
     std::vector<std::string> prefixes;
     TextFlags text;
-    std::string tokenizer, out, prefix;
+    std::string tokenizer, out, prefix, rows = "text";
     int threads = 0;
     bool bos = false, no_bos = false;
     data::PrepareOptions options;
@@ -118,6 +141,17 @@ void add_data(CLI::App& app, CommandAction& action) {
   prepare->add_flag("--bos", flags->bos,
                     "put the tokenizer's id of beginning in front of every document (default: as "
                     "tokenizer.json or tokenizer_config.json beside the tokenizer say, else not)");
+  prepare
+      ->add_option("--format", flags->rows,
+                   "what a row holds: text; chat (messages, conversations, instruction and "
+                   "output, or prompt and completion) or completion (prompt and completion, or "
+                   "instruction and output), of which the answers are learned")
+      ->capture_default_str();
+  prepare->add_option("--chat-template", flags->options.rows.chat_template,
+                      "of chats: a Jinja file, or a model's directory (default: that of the "
+                      "tokenizer)");
+  prepare->add_flag("--train-on-input", flags->options.rows.train_on_input,
+                    "learn the prompts of chats and completions, too");
   prepare->add_flag("--no-bos", flags->no_bos, "put nothing there")->excludes("--bos");
   add_force(*prepare, flags->options.existing);
   prepare->callback([flags, &action] {
@@ -125,10 +159,12 @@ void add_data(CLI::App& app, CommandAction& action) {
       check_out(flags->out);
       const auto files = posix_files();
       const auto tokenizer = data::load_tokenizer(*files, flags->tokenizer);
-      const Bos bos = flags->bos ? Bos::kYes : flags->no_bos ? Bos::kNo : Bos::kAsFilesSay;
+      flags->options.text = options_of(flags->text);
+      set_rows(flags->rows, flags->bos, flags->options);
+      const bool chat = flags->options.rows.format == data::RowFormat::kChat;
+      const Bos bos = flags->bos ? Bos::kYes : flags->no_bos || chat ? Bos::kNo : Bos::kAsFilesSay;
       const int32_t bos_id = bos_of(*files, *tokenizer, flags->tokenizer != "byte", bos, log);
       Threads threads(flags->threads);
-      flags->options.text = options_of(flags->text);
       flags->options.bos_id = bos_id;
       print_info(data::prepare(*files, flags->text.inputs, *tokenizer, flags->out, threads, log,
                                flags->options));

@@ -78,12 +78,34 @@ std::string why_no_index(FileSystem& files, const std::string& prefix) {
   return "";
 }
 
-IndexedWriter::IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type)
+IndexedWriter::IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type,
+                             Masked masked)
     : outputs_(outputs), prefix_(prefix), type_(type), bin_(outputs.create(prefix + ".bin")) {
   buffer_.reserve(kWriteBufferBytes);
+  if (masked == Masked::kNo) return;
+  mask_file_ = outputs.create(prefix + ".mask");
+  mask_.emplace();
 }
 
 void IndexedWriter::append(std::span<const int32_t> tokens) {
+  ASHLAR_ASSERT(!mask_);
+  append_tokens(tokens);
+}
+
+void IndexedWriter::append(std::span<const int32_t> tokens, std::span<const uint8_t> learned) {
+  ASHLAR_ASSERT(mask_ && tokens.size() == learned.size());
+  for (size_t i = 0; i < learned.size(); ++i) {
+    const int64_t bit = (num_tokens_ + static_cast<int64_t>(i)) % 8;
+    if (bit == 0 && mask_buffer_.size() >= kWriteBufferBytes) flush_mask();
+    if (bit == 0) mask_buffer_.push_back(std::byte{0});
+    if (learned[i] == 0) continue;
+    mask_buffer_.back() |= std::byte{1} << bit;
+    ++mask_->learned;
+  }
+  append_tokens(tokens);
+}
+
+void IndexedWriter::append_tokens(std::span<const int32_t> tokens) {
   with_type(type_, [&]<typename T>(T) {
     for (const int32_t token : tokens) {
       ASHLAR_ASSERT(token >= 0 && static_cast<uint64_t>(token) <= std::numeric_limits<T>::max());
@@ -128,10 +150,23 @@ void IndexedWriter::flush() {
   buffer_.clear();
 }
 
+// Requires that the last byte is full, or that nothing follows.
+void IndexedWriter::flush_mask() {
+  mask_file_->write_at(mask_buffer_, mask_written_bytes_);
+  mask_->crc32c = crc32c(mask_buffer_, mask_->crc32c);
+  mask_written_bytes_ += static_cast<int64_t>(mask_buffer_.size());
+  mask_buffer_.clear();
+}
+
 void IndexedWriter::seal() {
   flush();
   bin_->sync();
   bin_->close();
+  if (mask_) {
+    flush_mask();
+    mask_file_->sync();
+    mask_file_->close();
+  }
   outputs_.write(prefix_ + ".idx", format_index(type_, lengths_, continued_));
 }
 
@@ -159,7 +194,26 @@ IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : p
         index_.num_tokens(), name_of(index_.type()), idx);
     fingerprint_ = splitmix64(fingerprint_ ^ sidecar_->tokenizer_fingerprint);
     fingerprint_ = splitmix64(fingerprint_ ^ sidecar_->bin_crc32c);
+    if (sidecar_->mask) map_mask(files);
   }
+}
+
+void IndexedDataset::map_mask(FileSystem& files) {
+  const std::string path = prefix_ + ".mask";
+  const int64_t bytes = size_of_file(files, path, prefix_);
+  ASHLAR_REQUIRE(
+      bytes == mask_bytes(index_.num_tokens()), kData,
+      "{}: the file has {} bytes; expected {}, a bit for each of the {} tokens of {}.idx", path,
+      bytes, mask_bytes(index_.num_tokens()), index_.num_tokens(), prefix_);
+  mask_ = files.map(path);
+  fingerprint_ = splitmix64(fingerprint_ ^ sidecar_->mask->crc32c);
+}
+
+bool IndexedDataset::is_learned(int64_t token) const {
+  ASHLAR_ASSERT(token >= 0 && token < index_.num_tokens());
+  if (!mask_) return true;
+  const std::byte eight = mask_->bytes()[static_cast<size_t>(token / 8)];
+  return (eight >> (token % 8) & std::byte{1}) != std::byte{0};
 }
 
 void IndexedDataset::read(int64_t begin, int64_t vocab_size, std::span<int32_t> out,

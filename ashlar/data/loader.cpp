@@ -260,6 +260,7 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
   std::copy(window_.begin() + 1, window_.end(), targets_T);
   // The last token that was read has no token after it.
   for (int64_t t = std::max<int64_t>(0, filled - 1); t < length_; ++t) targets_T[t] = -1;
+  mask_targets(choice, {targets_T, static_cast<size_t>(length_)});
   if (options_.mask_document_end) {
     int64_t at = 0;
     for (const DocumentSpan& span : spans_) {
@@ -268,6 +269,17 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
     }
   }
   add_segments(row, filled, batch);
+}
+
+// Targets of a masked dataset that are not learned.
+void Loader::mask_targets(const Choice& choice, std::span<int32_t> targets_T) const {
+  if (choice.source < 0) return;
+  const IndexedDataset& dataset = *sources_[static_cast<size_t>(choice.source)].dataset;
+  if (!dataset.is_masked()) return;
+  size_t at = 0;  // in the window, whose first token is no target
+  for (const DocumentSpan& span : spans_)
+    for (int64_t i = 0; i < span.length; ++i, ++at)
+      if (at > 0 && !dataset.is_learned(span.begin + i)) targets_T[at - 1] = -1;
 }
 
 void Loader::add_segments(int64_t row, int64_t filled, Batch& batch) const {

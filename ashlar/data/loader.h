@@ -9,7 +9,8 @@
 //         divides it, so batch t is always the set [t G, t G + G).  A rank is given whole streams.
 //         Neither the micro batch nor the ranks change a global batch; L changes only its order.
 // Rows    A row is one sample: ids are its first T tokens, targets the token after each, or -1
-//         where there is no loss: padding, and with mask_document_end a document's first token.
+//         where there is no loss: padding, a token that a masked dataset does not learn, and with
+//         mask_document_end a document's first token.
 //         Segments split at document borders and at row starts, positions restart there; without
 //         document_reset the documents of a row are one segment.  The last token of a sample is a
 //         target only.  Unfilled space at the end (best fit) is a segment of padding.
@@ -90,6 +91,7 @@ class Loader {
   void plan();  // fills choices_ for the global batch at state_
   void fill_row(int64_t row, const Choice& choice, Batch& batch);
   int64_t read_sample(const Choice& choice);
+  void mask_targets(const Choice& choice, std::span<int32_t> targets_T) const;
   void add_segments(int64_t row, int64_t filled, Batch& batch) const;
   LoaderState beginning() const;
   LoaderState beginning_after(const LoaderState& other_blend) const;

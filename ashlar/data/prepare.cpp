@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/function_ref.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/indexed.h"
@@ -28,10 +29,18 @@ std::string tokenizer_path(const std::string& prefix) {
 // Tokenizes documents in batches and hands them on in the order they came.
 class Tokenization {
  public:
-  Tokenization(const Tokenizer& tokenizer, int32_t bos_id, Threads& threads, IndexedWriter& writer)
-      : tokenizer_(tokenizer), bos_id_(bos_id), threads_(threads), writer_(writer) {}
+  // rows: encodes the documents, which are rows of JSON; null: they are texts.
+  Tokenization(const Tokenizer& tokenizer, const RowEncoder* rows, const PrepareOptions& options,
+               Threads& threads, IndexedWriter& writer)
+      : tokenizer_(tokenizer), rows_(rows), options_(options), threads_(threads), writer_(writer) {}
 
-  void add(TextDocument document) {
+  const Skipped& bad_rows() const { return bad_rows_; }
+  const Skipped& unlearned_rows() const { return unlearned_rows_; }
+
+  void add(TextDocument document, const std::string& path) {
+    if (rows_)
+      return push({std::move(document.text), false, true,
+                   fmt::format("{} line {} (byte {})", path, document.line, document.byte)});
     if (document.begins && document.ends) return push({std::move(document.text), false, true});
     if (document.begins) goes_on_ = false;
     carry_ += document.text;
@@ -47,24 +56,10 @@ class Tokenization {
   }
 
   void flush() {
-    const auto count = static_cast<int64_t>(texts_.size());
-    ids_.resize(texts_.size());
-    const int64_t grain =
-        std::max<int64_t>(1, count * kTaskBytes / std::max<int64_t>(1, int64_t(text_bytes_)));
-    // In any order on the threads, each text into its own place.
-    parallel_for(threads_, count, grain, [&](int64_t begin, int64_t end) {
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-        ids_[i] = texts_[i].goes_on ? tokenizer_.encode_more(texts_[i].text)
-                                    : tokenizer_.encode(texts_[i].text);
-    });
-    const int32_t bos[] = {bos_id_}, eos[] = {tokenizer_.eos_id()};
-    for (size_t i = 0; i < texts_.size(); ++i) {
-      if (bos_id_ >= 0 && !texts_[i].goes_on) writer_.append(bos);
-      writer_.append(ids_[i]);
-      if (!texts_[i].ends) continue;
-      writer_.append(eos);
-      writer_.end_document();
-    }
+    if (rows_)
+      flush_rows();
+    else
+      flush_texts();
     texts_.clear();
     text_bytes_ = 0;
   }
@@ -73,7 +68,63 @@ class Tokenization {
   struct Text {
     std::string text;
     bool goes_on, ends;  // with the document before it; its document
+    std::string where = {};
   };
+
+  // Runs body(i) for every text, in any order on the threads.
+  void for_each_text(function_ref<void(size_t)> body) {
+    const auto count = static_cast<int64_t>(texts_.size());
+    const int64_t grain =
+        std::max<int64_t>(1, count * kTaskBytes / std::max<int64_t>(1, int64_t(text_bytes_)));
+    parallel_for(threads_, count, grain, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) body(i);
+    });
+  }
+
+  void flush_texts() {
+    ids_.resize(texts_.size());
+    for_each_text([&](size_t i) {
+      ids_[i] = texts_[i].goes_on ? tokenizer_.encode_more(texts_[i].text)
+                                  : tokenizer_.encode(texts_[i].text);
+    });
+    const int32_t bos[] = {options_.bos_id}, eos[] = {tokenizer_.eos_id()};
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      if (options_.bos_id >= 0 && !texts_[i].goes_on) writer_.append(bos);
+      writer_.append(ids_[i]);
+      if (!texts_[i].ends) continue;
+      writer_.append(eos);
+      writer_.end_document();
+    }
+  }
+
+  void flush_rows() {
+    std::vector<EncodedRow> rows(texts_.size());
+    std::vector<std::string> faults(texts_.size());
+    for_each_text([&](size_t i) {
+      try {
+        rows[i] = rows_->encode(texts_[i].text, texts_[i].where);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kData) throw;
+        faults[i] = error.what();
+      }
+    });
+    const int32_t bos[] = {options_.bos_id};
+    constexpr uint8_t kNotLearned[] = {0};
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ASHLAR_REQUIRE(faults[i].empty() || options_.text.bad == BadDocuments::kSkip, kData,
+                     "{} (--skip-bad leaves such rows out)", faults[i]);
+      const bool learns = std::ranges::count(rows[i].learned, 1) > 0;
+      if (!faults[i].empty())
+        bad_rows_.add({1, faults[i]});
+      else if (!learns)
+        unlearned_rows_.add({1, texts_[i].where});
+      if (!learns) continue;
+      if (options_.bos_id >= 0) writer_.append(bos, kNotLearned);
+      writer_.append(rows[i].ids, rows[i].learned);
+      writer_.end_document();
+    }
+  }
+
   void push(Text text) {
     text_bytes_ += text.text.size();
     texts_.push_back(std::move(text));
@@ -81,7 +132,8 @@ class Tokenization {
   }
 
   const Tokenizer& tokenizer_;
-  int32_t bos_id_;  // -1: none
+  const RowEncoder* rows_;
+  const PrepareOptions& options_;
   Threads& threads_;
   IndexedWriter& writer_;
   std::vector<Text> texts_;
@@ -90,6 +142,7 @@ class Tokenization {
   // For a document in parts: the text not encoded yet, and whether some of it was.
   std::string carry_;
   bool goes_on_ = false;
+  Skipped bad_rows_, unlearned_rows_;
 };
 
 // Notable inputs, reported in one line for all of a kind.
@@ -134,22 +187,22 @@ void warn_of_repairs(const TextSource& source, const std::string& path, Log& log
 std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std::string> inputs,
                                          const Tokenizer& tokenizer, int64_t total_bytes,
                                          IndexedWriter& writer, Threads& threads, Log& log,
-                                         const TextOptions& options, int32_t bos_id) {
+                                         const RowEncoder* rows, const PrepareOptions& options) {
   Progress progress(log, "tokenizing", total_bytes, "B");
-  Tokenization tokenization(tokenizer, bos_id, threads, writer);
+  Tokenization tokenization(tokenizer, rows, options, threads, writer);
   std::vector<Sidecar::Input> read;
   Skipped skipped;
   Surprises surprises;
   TextMarks marks(tokenizer.kind() == "sentencepiece");
   int64_t bytes_before = 0;  // of the inputs that are read already
   for (const std::string& path : inputs) {
-    TextSource source(files, path, options);
+    TextSource source(files, path, options.text);
     TextDocument document;
     Sidecar::Input input{path, files.stat(path, LinkPolicy::kFollow)->size_bytes, 0};
     while (source.next(document)) {
       input.documents += document.begins;
-      marks.look_at(document, !source.content().json_lines, path);
-      tokenization.add(std::move(document));
+      if (!rows) marks.look_at(document, !source.content().json_lines, path);
+      tokenization.add(std::move(document), path);
       progress.set(bytes_before + source.stored_done());
     }
     warn_of_repairs(source, path, log);
@@ -159,9 +212,13 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
     read.push_back(std::move(input));
   }
   tokenization.flush();
+  skipped.add(tokenization.bad_rows());
   ASHLAR_REQUIRE(writer.num_documents() > 0, kData,
                  "{}{}: no document in it; expected text that is not blank{}", inputs.front(),
                  inputs.size() > 1 ? " and the other inputs" : "", tell_skipped(skipped));
+  if (const Skipped& none = tokenization.unlearned_rows(); none.count > 0)
+    log.warn("{} rows without anything to learn were left out, the first: {}", none.count,
+             none.first);
   if (skipped.count > 0)
     log.warn("{} documents are tokenized{}", writer.num_documents(), tell_skipped(skipped));
   surprises.tell(log);
@@ -170,14 +227,18 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
 }
 
 Outputs outputs_of(FileSystem& files, std::span<const std::string> inputs,
-                   const Tokenizer& tokenizer, const std::string& prefix, Existing existing) {
+                   const Tokenizer& tokenizer, const std::string& prefix,
+                   const PrepareOptions& options, Masked masked) {
   std::vector<std::string> read(inputs.begin(), inputs.end());
   read.push_back(tokenizer.name());  // its path, if it has one
   if (files.stat(tokenizer.name(), LinkPolicy::kFollow))
     for (const auto& [name, path] : text_file_paths(tokenizer)) read.push_back(path);
+  if (masked == Masked::kYes && !options.rows.chat_template.empty())
+    read.push_back(options.rows.chat_template);
   return Outputs(files,
-                 {tokenizer_path(prefix), prefix + ".json", prefix + ".bin", prefix + ".idx"}, read,
-                 existing);
+                 {tokenizer_path(prefix), prefix + ".json",
+                  masked == Masked::kYes ? prefix + ".mask" : "", prefix + ".bin", prefix + ".idx"},
+                 read, options.existing);
 }
 
 DatasetInfo describe(const IndexedDataset& dataset) {
@@ -217,17 +278,23 @@ std::string beginning_of(FileSystem& files, const IndexedDataset& dataset) {
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
                     Log& log, const PrepareOptions& options) {
-  Outputs outputs = outputs_of(files, inputs, tokenizer, prefix, options.existing);
+  const Masked masked = options.rows.format == RowFormat::kText ? Masked::kNo : Masked::kYes;
+  Outputs outputs = outputs_of(files, inputs, tokenizer, prefix, options, masked);
   const int64_t total_bytes = check_inputs(files, inputs, log);
   for (const std::string& left : outputs.left_behind())
     log.warn("{} was left by a run that was killed, or another one is writing it", left);
-  // An added token that begins texts may have an id above those of the model.
-  const int64_t num_ids = std::max<int64_t>(tokenizer.vocab_size(), int64_t(options.bos_id) + 1);
-  IndexedWriter writer(outputs, prefix, token_type_for(num_ids));
+  std::unique_ptr<RowEncoder> rows;
+  if (masked == Masked::kYes) rows = std::make_unique<RowEncoder>(files, tokenizer, options.rows);
+  // An added token that begins texts may have an id above those of the model, as in chats.
+  const int64_t num_ids = std::max(
+      {tokenizer.vocab_size(), int64_t(options.bos_id) + 1, rows ? rows->num_ids() : int64_t{0}});
+  IndexedWriter writer(outputs, prefix, token_type_for(num_ids), masked);
   Sidecar sidecar;
   sidecar.inputs = write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log,
-                                options.text, options.bos_id);
+                                rows.get(), options);
   writer.seal();
+  if (rows && rows->asked_for_time())
+    log.info("the chat template wrote the date of today into chats");
   sidecar.tokenizer_kind = tokenizer.kind();
   sidecar.tokenizer_fingerprint = tokenizer.fingerprint();
   sidecar.vocab_size = num_ids;
@@ -237,6 +304,7 @@ DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
   sidecar.tokens = writer.num_tokens();
   sidecar.token_type = name_of(token_type_for(num_ids));
   sidecar.bin_crc32c = writer.bin_crc32c();
+  sidecar.mask = writer.mask();
   outputs.write(tokenizer_path(prefix), tokenizer.bytes());
   outputs.write(prefix + ".json", format_sidecar(sidecar));
   outputs.publish();

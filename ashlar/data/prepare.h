@@ -2,6 +2,7 @@
 //
 //   PREFIX.bin, PREFIX.idx    tokens (indexed.h); every document ends with the tokenizer's eos, and
 //                             begins with bos_id if it is given
+//   PREFIX.mask               for chats and completions: which tokens are learned (indexed.h)
 //   PREFIX.json               sidecar.h
 //   PREFIX.tokenizer.model    the tokenizer, so that the dataset needs nothing else
 #pragma once
@@ -17,6 +18,7 @@
 #include "ashlar/core/output.h"
 #include "ashlar/core/threads.h"
 #include "ashlar/data/index.h"
+#include "ashlar/data/row_encoder.h"
 #include "ashlar/data/sidecar.h"
 #include "ashlar/data/text_source.h"
 #include "ashlar/data/tokenizer.h"
@@ -37,20 +39,21 @@ struct DatasetInfo {
 
 struct PrepareOptions {
   TextOptions text = {};
-  Existing existing = Existing::kRefuseUnlessForced;  // the four files of an earlier dataset
+  RowOptions rows = {};  // a format other than kText: the inputs are JSON lines
+  Existing existing = Existing::kRefuseUnlessForced;  // the files of an earlier dataset
   int32_t bos_id = -1;                                // begins every document; -1: none
 };
 
 // Reads the inputs in the order given, tokenizes on all threads and writes in order: the bytes
 // written do not depend on the number of threads.  The log gets a progress line and warnings: of
 // repaired text, bad documents that were left out, files read as JSON lines by their content,
-// inputs without a document, and those of text_marks.h.  Memory: some megabytes, and 4 bytes per
-// document of any length.
+// inputs without a document, chats with nothing to learn, which are left out, and those of
+// text_marks.h.  Memory: some megabytes, and 4 bytes per document of any length.
 //
-// Errors  kConfig: no input; one of the four names cannot be written (core/output.h: inputs, the
+// Errors  kConfig: no input; one of the names cannot be written (core/output.h: inputs, the
 //         tokenizer's file and those of text_files.h beside it are never replaced).  kData: those
-//         of text_source.h, an input that does not exist, no text at all.  kStorage.
-//         After an error, none of the four files exists that did not exist before.
+//         of text_source.h and row_encoder.h, an input that does not exist, no text at all.
+//         kStorage.  After an error, none of the files exists that did not exist before.
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
                     Log& log, const PrepareOptions& options = {});

@@ -14,7 +14,8 @@ namespace ashlar::data {
 namespace {
 
 constexpr std::string_view kFormat = "ashlar-dataset";
-constexpr int64_t kSidecarVersion = 1;
+// Programs that read version 1 alone know no masks, and would learn every token.
+constexpr int64_t kPlainVersion = 1, kMaskedVersion = 2;
 
 }  // namespace
 
@@ -28,14 +29,17 @@ std::string format_sidecar(const Sidecar& sidecar) {
                     {"vocab_size", sidecar.vocab_size},
                     {"eos_id", sidecar.eos_id}};
   if (sidecar.bos_id >= 0) tokenizer["bos_id"] = sidecar.bos_id;
-  const Json object = {{"format", kFormat},
-                       {"version", kSidecarVersion},
-                       {"tokenizer", tokenizer},
-                       {"documents", sidecar.documents},
-                       {"tokens", sidecar.tokens},
-                       {"token_type", sidecar.token_type},
-                       {"bin_crc32c", fmt::format("{:08x}", sidecar.bin_crc32c)},
-                       {"inputs", inputs}};
+  Json object = {{"format", kFormat},
+                 {"version", sidecar.mask ? kMaskedVersion : kPlainVersion},
+                 {"tokenizer", tokenizer},
+                 {"documents", sidecar.documents},
+                 {"tokens", sidecar.tokens},
+                 {"token_type", sidecar.token_type},
+                 {"bin_crc32c", fmt::format("{:08x}", sidecar.bin_crc32c)},
+                 {"inputs", inputs}};
+  if (sidecar.mask)
+    object["mask"] = {{"learned", sidecar.mask->learned},
+                      {"crc32c", fmt::format("{:08x}", sidecar.mask->crc32c)}};
   // A path may hold any bytes; what is not UTF-8 in it is replaced.
   return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -47,8 +51,9 @@ Sidecar parse_sidecar(const std::string& text, const std::string& file) {
   const Fields top(object, file, ErrorKind::kData);
   if (top.text("format") != kFormat)
     top.fail("format is \"{}\"; expected \"{}\"", top.text("format"), kFormat);
-  if (top.count("version") != kSidecarVersion)
-    top.fail("version is {}; this program reads {}", top.count("version"), kSidecarVersion);
+  const int64_t version = top.integer("version", 0, kMax);
+  if (version != kPlainVersion && version != kMaskedVersion)
+    top.fail("version is {}; this program reads {} and {}", version, kPlainVersion, kMaskedVersion);
   const Fields tokenizer = top.object("tokenizer");
   Sidecar sidecar;
   sidecar.tokenizer_kind = tokenizer.text("kind");
@@ -62,6 +67,11 @@ Sidecar parse_sidecar(const std::string& text, const std::string& file) {
   sidecar.tokens = top.integer("tokens", 1, kMax);
   sidecar.token_type = top.text("token_type");
   sidecar.bin_crc32c = static_cast<uint32_t>(top.hex("bin_crc32c", 8));
+  if (version == kMaskedVersion) {
+    const Fields mask = top.object("mask");
+    sidecar.mask = {.learned = mask.integer("learned", 0, sidecar.tokens),
+                    .crc32c = static_cast<uint32_t>(mask.hex("crc32c", 8))};
+  }
   const Json& inputs = top.array("inputs");
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Fields input(inputs[i], fmt::format("{}: inputs[{}]", file, i), ErrorKind::kData);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,11 @@ struct Sidecar {
     int64_t documents = 0;
     friend bool operator==(const Input&, const Input&) = default;
   };
+  struct Mask {
+    int64_t learned = 0;  // the number of ones
+    uint32_t crc32c = 0;  // of PREFIX.mask
+    friend bool operator==(const Mask&, const Mask&) = default;
+  };
   std::string tokenizer_kind;          // "sentencepiece", "byte"
   uint64_t tokenizer_fingerprint = 0;  // of PREFIX.tokenizer.model
   int64_t vocab_size = 0;
@@ -26,6 +32,7 @@ struct Sidecar {
   std::string token_type;  // "u16", "i32"
   uint32_t bin_crc32c = 0;
   std::vector<Input> inputs;
+  std::optional<Mask> mask = {};  // absent: all tokens are learned
   friend bool operator==(const Sidecar&, const Sidecar&) = default;
 };
 

@@ -283,6 +283,9 @@ bool TextSource::next_json(TextDocument& document) {
 }
 
 void TextSource::read_json(TextDocument& document) {
+  document.line = line_.number;
+  document.byte = line_.byte;
+  if (options_.whole_rows) return document.text.swap(line_.text);
   const std::string where = place(line_.number, line_.byte);
   std::string_view line = line_.text;
   if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
@@ -310,8 +313,6 @@ void TextSource::read_json(TextDocument& document) {
                  "{}: \"text\" holds an escaped half of a surrogate pair, which is no character",
                  where);
   document.text.swap(row_.text);
-  document.line = line_.number;
-  document.byte = line_.byte;
   count_replacements(document, row_.num_replaced);
 }
 

@@ -47,6 +47,7 @@ struct TextOptions {
   BadDocuments bad = BadDocuments::kRefuse;
   Documents documents = Documents::kFile;
   InputFormat format = InputFormat::kDetect;
+  bool whole_rows = false;  // JSON lines: a document is the line itself, as it stands
 };
 
 struct TextDocument {

@@ -23,21 +23,28 @@ namespace {
 constexpr int64_t kVerifyBytes = 1 << 20;
 
 struct Target {
-  std::string prefix;
+  std::string prefix, suffix;
   int64_t bytes;
   uint32_t expected;
 
-  std::string bin() const { return prefix + ".bin"; }
+  std::string path() const { return prefix + suffix; }
 };
 
-int64_t bin_bytes(const IndexedDataset& dataset) {
-  return dataset.index().num_tokens() * size_of(dataset.index().type());
+// The files of a dataset with a sidecar that have a checksum in it.
+std::vector<Target> targets_of(const IndexedDataset& dataset) {
+  const Sidecar& sidecar = *dataset.sidecar();
+  const int64_t tokens = dataset.index().num_tokens();
+  std::vector<Target> targets = {
+      {dataset.prefix(), ".bin", tokens * size_of(dataset.index().type()), sidecar.bin_crc32c}};
+  if (sidecar.mask)
+    targets.push_back({dataset.prefix(), ".mask", mask_bytes(tokens), sidecar.mask->crc32c});
+  return targets;
 }
 
-// Reads all of .bin and returns its fault, or "".  Calls go_on(bytes of the chunk) after each
+// Reads all of the file and returns its fault, or "".  Calls go_on(bytes of the chunk) after each
 // chunk; false ends reading without a finding.
 std::string compare(FileSystem& files, const Target& target, function_ref<bool(int64_t)> go_on) {
-  const auto file = files.open(target.bin());
+  const auto file = files.open(target.path());
   std::vector<std::byte> chunk(static_cast<size_t>(std::min(kVerifyBytes, target.bytes)));
   uint32_t crc = 0;
   for (int64_t at = 0; at < target.bytes;) {
@@ -52,7 +59,7 @@ std::string compare(FileSystem& files, const Target& target, function_ref<bool(i
   return fmt::format(
       "{}: checksum is {:08x} but {}.json recorded {:08x}; the file is damaged: restore it from a "
       "copy or prepare it again",
-      target.bin(), crc, target.prefix, target.expected);
+      target.path(), crc, target.prefix, target.expected);
 }
 
 std::string finding_of(FileSystem& files, const std::string& prefix, Log& log,
@@ -60,15 +67,19 @@ std::string finding_of(FileSystem& files, const std::string& prefix, Log& log,
   const IndexedDataset dataset(files, prefix);
   report.documents = dataset.index().num_documents();
   report.tokens = dataset.index().num_tokens();
-  report.bytes = bin_bytes(dataset);
+  report.bytes = dataset.index().num_tokens() * size_of(dataset.index().type());
   report.has_checksum = dataset.sidecar().has_value();
   if (!report.has_checksum) return "";
   tokenizer_of_dataset(files, prefix);
   Progress progress(log, "verifying " + prefix, report.bytes, "B");
-  return compare(files, {prefix, report.bytes, dataset.sidecar()->bin_crc32c}, [&](int64_t bytes) {
-    progress.advance(bytes);
-    return true;
-  });
+  for (const Target& target : targets_of(dataset)) {
+    std::string finding = compare(files, target, [&](int64_t bytes) {
+      progress.advance(bytes);
+      return true;
+    });
+    if (!finding.empty()) return finding;
+  }
+  return "";
 }
 
 }  // namespace
@@ -149,8 +160,10 @@ BackgroundVerify::BackgroundVerify(FileSystem& files, const Sources& sources, do
       const bool known = std::any_of(s.targets.begin(), s.targets.end(),
                                      [&](const Target& t) { return t.prefix == source.prefix(); });
       if (!sidecar || known) continue;  // training and validation may be parts of one dataset
-      s.targets.push_back({source.prefix(), bin_bytes(*source.dataset), sidecar->bin_crc32c});
-      s.total += s.targets.back().bytes;
+      for (Target& target : targets_of(*source.dataset)) {
+        s.total += target.bytes;
+        s.targets.push_back(std::move(target));
+      }
     }
   s.ended = s.targets.empty();
   if (!s.ended) s.thread = start_thread("that verifies the data", [&s] { s.run(); });

@@ -34,6 +34,12 @@ std::vector<Command> commands() {
        {"set.bin", "set.idx", "set.json", "set.tokenizer.model"},
        "tok.model",
        true},
+      {"data prepare of chats",
+       {"data", "prepare", "--format", "chat", "--input", "chats.jsonl", "--chat-template",
+        "chat.jinja", "--tokenizer", "byte", "--out", "set"},
+       {"set.bin", "set.idx", "set.json", "set.mask", "set.tokenizer.model"},
+       "chat.jinja",
+       true},
       {"data prepare of the input",
        {"data", "prepare", "--input", "corpus.txt", "--tokenizer", "byte", "--out", "set"},
        {"set.bin", "set.idx", "set.json", "set.tokenizer.model"},
@@ -162,6 +168,8 @@ void prepare_all(const Scratch& scratch) {
   run_ok(scratch, train_args({"train.steps=2", "train.trace_steps=1"}));
   run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
   fs::copy_file(kData + "/vectors/stones.txt", scratch / "corpus.txt");
+  write_file(scratch / "chats.jsonl", R"({"prompt": "Hi", "completion": "Ho"})");
+  write_file(scratch / "chat.jinja", "{% for m in messages %}{{ m.content }}</s>{% endfor %}");
   fs::copy_file(kData + "/recipes/tiny.toml", scratch / "recipe.toml");
   fs::copy_file(kData + "/recorded_steps/machine.toml", scratch / "small.toml");
   run_ok(scratch, {"plan", "simulate", "recipe.toml", "--ranks", "1", "--machine", "small.toml",

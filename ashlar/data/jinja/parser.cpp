@@ -574,7 +574,7 @@ class TemplateParser {
 
   std::string dotted_name() {
     std::string name = take_name();
-    while (skip_if(".")) name += "." + take_name();
+    while (skip_if(".")) (name += '.') += take_name();
     return name;
   }
 
