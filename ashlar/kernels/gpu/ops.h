@@ -63,6 +63,9 @@
   HAS(packs_in_update)                 \
   HAS(sum_of_squares)                  \
   HAS(first_non_finite)                \
+  HAS(measure_peak_flops)              \
+  HAS(flop_within)                     \
+  HAS(bf16_is_faster)                  \
   HAS(orthogonalize)                   \
   HAS(operand_layout)                  \
   HAS(pack)                            \
