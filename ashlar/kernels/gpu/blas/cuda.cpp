@@ -212,7 +212,7 @@ void CublasLt::multiply(const Product& p, std::string_view chip, const Tensor& w
 
 namespace {
 
-// Loaded by the first product of the process.
+// Loaded by the first call of the process.
 CublasLt& process_cublaslt() {
   static CublasLt library(gpu_library_folders(), shipped_algorithms());
   return library;
