@@ -107,7 +107,7 @@ SpecialTokens::SpecialTokens(const Tokenizer& tokenizer, const Ordered& names,
                              const std::vector<AddedToken>& added, bool space_behind)
     : tokenizer_(tokenizer), num_ids_(tokenizer.vocab_size()), space_behind_(space_behind) {
   // tokenizer.json names its own, and encode() reads them.
-  if (tokenizer.kind() == "tokenizer.json") return;
+  if (tokenizer.reads_added_tokens()) return;
   const auto add = [&](const std::string& name, int32_t id) {
     const bool known =
         std::ranges::find(tokens_, name, &std::pair<std::string, int32_t>::first) != tokens_.end();

@@ -193,7 +193,7 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
   std::vector<Sidecar::Input> read;
   Skipped skipped;
   Surprises surprises;
-  TextMarks marks(tokenizer.kind() == "sentencepiece");
+  TextMarks marks(tokenizer.kind() == "sentencepiece", tokenizer.reads_added_tokens());
   int64_t bytes_before = 0;  // of the inputs that are read already
   for (const std::string& path : inputs) {
     TextSource source(files, path, options.text);
@@ -278,6 +278,10 @@ std::string beginning_of(FileSystem& files, const IndexedDataset& dataset) {
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
                     Log& log, const PrepareOptions& options) {
+  ASHLAR_REQUIRE(tokenizer.eos_id() >= 0, kData,
+                 "{}: no token of it ends a text (eos_token of tokenizer_config.json), but every "
+                 "document of a dataset ends with one",
+                 tokenizer.name());
   const Masked masked = options.rows.format == RowFormat::kText ? Masked::kNo : Masked::kYes;
   Outputs outputs = outputs_of(files, inputs, tokenizer, prefix, options, masked);
   const int64_t total_bytes = check_inputs(files, inputs, log);

@@ -6,9 +6,12 @@
 
 namespace ashlar::data {
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, std::span<const AddedToken> added)
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, std::span<const AddedToken> added,
+                             bool skip_special)
     : tokenizer_(tokenizer),
       added_(added),
+      skip_special_(skip_special),
+      stream_(tokenizer.text_stream(skip_special)),
       at_start_(tokenizer.leading_space() != LeadingSpace::kKeep) {}
 
 std::string StreamDecoder::piece(int32_t id) const {
@@ -18,6 +21,10 @@ std::string StreamDecoder::piece(int32_t id) const {
 }
 
 std::string StreamDecoder::push(int32_t id) {
+  return stream_ ? stream_->push(id) : next_of_pieces(id);
+}
+
+std::string StreamDecoder::next_of_pieces(int32_t id) {
   const bool known = id < tokenizer_.vocab_size();
   std::string piece = this->piece(id);
   if (at_start_ && !piece.empty()) {
@@ -33,6 +40,11 @@ std::string StreamDecoder::push(int32_t id) {
 }
 
 std::string StreamDecoder::finish() {
+  if (stream_) {
+    std::string rest = stream_->finish();
+    stream_ = tokenizer_.text_stream(skip_special_);
+    return rest;
+  }
   std::string out = replace_invalid_utf8(held_);
   held_.clear();
   at_start_ = tokenizer_.leading_space() != LeadingSpace::kKeep;

@@ -18,16 +18,20 @@ namespace ashlar::data {
 class StreamDecoder {
  public:
   // Both must outlive it.
-  explicit StreamDecoder(const Tokenizer& tokenizer, std::span<const AddedToken> added = {});
+  explicit StreamDecoder(const Tokenizer& tokenizer, std::span<const AddedToken> added = {},
+                         bool skip_special = false);
   std::string push(int32_t id);
   std::string finish();  // the rest; an unfinished character becomes U+FFFD
 
  private:
   std::string piece(int32_t id) const;
+  std::string next_of_pieces(int32_t id);
   const Tokenizer& tokenizer_;
   std::span<const AddedToken> added_;
-  std::string held_;  // bytes of an unfinished character
-  bool at_start_;     // a leading space may still have to be dropped
+  bool skip_special_;
+  std::unique_ptr<TextStream> stream_;  // null: pieces are joined here
+  std::string held_;                    // bytes of an unfinished character
+  bool at_start_;                       // a leading space may still have to be dropped
 };
 
 }  // namespace ashlar::data

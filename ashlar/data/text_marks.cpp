@@ -13,7 +13,7 @@ struct Kind {
   std::string_view bytes, name, meaning;
 };
 
-constexpr size_t kReturnMark = 0, kSpaceMark = 1;
+constexpr size_t kReturnMark = 0, kSpaceMark = 1, kNameMark = 4;
 constexpr std::array<Kind, TextMarks::kNumKinds> kKinds = {{
     // The reader has turned "\r\n" into a line feed.
     {"\r"sv, "carriage returns stand without a line feed",
@@ -34,6 +34,7 @@ void TextMarks::look_at(const TextDocument& document, bool plain, const std::str
   const std::string_view text = document.text;
   for (size_t kind = 0; kind < kKinds.size(); ++kind) {
     if ((kind == kReturnMark && !plain) || (kind == kSpaceMark && !marks_spaces_)) continue;
+    if (kind == kNameMark && reads_names_) continue;
     const std::string_view bytes = kKinds[kind].bytes;
     for (size_t at = text.find(bytes); at != text.npos; at = text.find(bytes, at + bytes.size()))
       if (found_[kind].count++ == 0)

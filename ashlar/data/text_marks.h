@@ -16,7 +16,9 @@ class TextMarks {
   static constexpr size_t kNumKinds = 5;
 
   // marks_spaces: the tokenizer's pieces use U+2581 for a space, so that it decodes as one.
-  explicit TextMarks(bool marks_spaces) : marks_spaces_(marks_spaces) {}
+  // reads_names: names of its special tokens become their ids.
+  TextMarks(bool marks_spaces, bool reads_names)
+      : marks_spaces_(marks_spaces), reads_names_(reads_names) {}
   // plain: plain text; otherwise a JSON string, where a carriage return is intended.
   void look_at(const TextDocument& document, bool plain, const std::string& path);
   std::vector<std::string> told() const;  // one line for each kind that was found
@@ -26,7 +28,7 @@ class TextMarks {
     int64_t count = 0;
     std::string first;  // where
   };
-  bool marks_spaces_;
+  bool marks_spaces_, reads_names_;
   std::array<Found, kNumKinds> found_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
+#include "ashlar/data/hf/json_tokenizer.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/stream_decoder.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 constexpr int32_t kPad = 0, kEos = 1, kBos = 2, kUnk = 3, kFirstByte = 4;
 constexpr std::array<std::string_view, 4> kSpecialNames = {"<pad>", "</s>", "<s>", "<unk>"};
+constexpr const char *kModelFile = "tokenizer.model", *kJsonFile = "tokenizer.json";
+constexpr int64_t kMaxTokenizerBytes = int64_t(256) << 20;
 constexpr std::string_view kByteModel = "ashlar byte tokenizer 1\n";
 
 class ByteTokenizer : public Tokenizer {
@@ -57,8 +60,8 @@ uint64_t Tokenizer::fingerprint() const {
   return xxh3_64(std::as_bytes(std::span(bytes())));
 }
 
-std::string Tokenizer::decode(std::span<const int32_t> ids) const {
-  StreamDecoder decoder(*this);
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  StreamDecoder decoder(*this, {}, skip_special);
   std::string text;
   for (const int32_t id : ids) text += decoder.push(id);
   return text + decoder.finish();
@@ -97,20 +100,47 @@ std::unique_ptr<Tokenizer> byte_tokenizer(std::string name) {
 
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string& what) {
   if (bytes == kByteModel) return byte_tokenizer(what);
+  if (is_json_tokenizer(bytes)) return parse_json_tokenizer(std::move(bytes), what);
   return parse_sentencepiece(std::move(bytes), what);
+}
+
+std::unique_ptr<Tokenizer> tokenizer_among(const std::map<std::string, std::string>& files,
+                                           const std::string& place) {
+  if (const auto model = files.find(kModelFile); model != files.end())
+    return parse_tokenizer(model->second, join(place, kModelFile));
+  const auto json = files.find(kJsonFile);
+  if (json == files.end()) return nullptr;
+  return parse_json_tokenizer(with_roles(json->second, files, place), join(place, kJsonFile));
+}
+
+std::unique_ptr<Tokenizer> readable_tokenizer_among(const std::map<std::string, std::string>& files,
+                                                    const std::string& place, Log& log) {
+  if (files.contains(kModelFile)) return tokenizer_among(files, place);
+  try {
+    return tokenizer_among(files, place);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData) throw;
+    log.warn("{}; text cannot be encoded with it", error.what());
+    return nullptr;
+  }
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name) {
   if (name == "byte") return byte_tokenizer();
   const auto info = files.stat(name, LinkPolicy::kFollow);
   ASHLAR_REQUIRE(info, kData,
-                 "{}: there is no such tokenizer file; expected a sentencepiece model or the word "
-                 "'byte'",
+                 "{}: there is no such tokenizer file; expected a sentencepiece model, a "
+                 "tokenizer.json, a directory with one of them, or the word 'byte'",
                  name);
-  ASHLAR_REQUIRE(info->type != FileInfo::Type::kDirectory, kData,
-                 "{}: it is a directory; expected a sentencepiece model, such as {}", name,
-                 join(name, "tokenizer.model"));
-  return parse_tokenizer(read_text(files, name), name);
+  if (info->type == FileInfo::Type::kDirectory) {
+    for (const char* file : {kModelFile, kJsonFile})
+      if (files.stat(join(name, file), LinkPolicy::kFollow))
+        return load_tokenizer(files, join(name, file));
+    ASHLAR_FAIL(kData, "{}: the directory has neither tokenizer.model nor tokenizer.json", name);
+  }
+  std::string bytes = read_text(files, name, kMaxTokenizerBytes);
+  if (bytes.starts_with('{')) bytes = with_roles_beside(files, name, std::move(bytes));
+  return parse_tokenizer(std::move(bytes), name);
 }
 
 }  // namespace ashlar::data

@@ -1,7 +1,8 @@
 // Converts text to token ids and back.
 //
-// Two implementations: a sentencepiece model (BPE or unigram; see sentencepiece.h) and the byte
-// tokenizer, which needs no training:
+// Three implementations: a sentencepiece model (BPE or unigram; see sentencepiece.h), a
+// tokenizer.json of Hugging Face (hf/json_tokenizer.h), and the byte tokenizer, which needs no
+// training:
 //
 //   byte tokenizer, 260 ids:   0 pad   1 eos   2 bos   3 unk   4 + b  the byte b
 //
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,33 +19,49 @@
 #include <vector>
 
 #include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
 
 namespace ashlar::data {
 
 // The spaces that decoding drops at the start of a text, because encoding put them there.
 enum class LeadingSpace : uint8_t { kKeep, kDropOne, kDropAll };
 
+// Decodes one text id by id; the results of push and finish, joined, are the whole.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  virtual std::string push(int32_t id) = 0;
+  virtual std::string finish() = 0;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view kind() const = 0;    // "sentencepiece", "byte"
+  virtual std::string_view kind() const = 0;    // "sentencepiece", "tokenizer.json", "byte"
   virtual const std::string& name() const = 0;  // its file, for messages
   virtual int64_t vocab_size() const = 0;
   virtual int32_t eos_id() const = 0;
   virtual int32_t bos_id() const = 0;  // -1: the model has none
   virtual int32_t pad_id() const = 0;  // eos where the model has none
-  virtual int32_t unk_id() const = 0;
+  virtual int32_t unk_id() const = 0;  // -1: the model has none
   // The file that load_tokenizer reads back; the fingerprint is a hash of it.
   virtual const std::string& bytes() const = 0;
   uint64_t fingerprint() const;
 
-  // Adds no special ids.  Accepts any bytes; invalid UTF-8 may decode as U+FFFD.
+  // Adds no special ids; but see reads_added_tokens.  Accepts any bytes; invalid UTF-8 may decode
+  // as U+FFFD.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   // Encodes the parts of a long text after the first, which encode() takes.  The ids are those of
   // the whole text where part_of() cut it at a space, for models whose pieces have spaces only at
   // their beginning; otherwise ids around the cut may differ.
   virtual std::vector<int32_t> encode_more(std::string_view text) const { return encode(text); }
+  // The ids of a text together with the special ones that the tokenizer's file puts around it.
+  virtual std::vector<int32_t> encode_with_special(std::string_view text) const {
+    return encode(text);
+  }
+  // Whether the names of special and added tokens in a text become their ids.
+  virtual bool reads_added_tokens() const { return false; }
   // The bytes that an id stands for inside a text, perhaps a part of a character; "" for pad, eos
   // and bos.
   virtual std::string piece(int32_t id) const = 0;
@@ -52,8 +70,10 @@ class Tokenizer {
   virtual LeadingSpace leading_space() const = 0;
   // Whether the piece begins with a space that leading_space() may drop; a byte piece does not.
   virtual bool starts_word(int32_t id) const = 0;
-  // The pieces, joined (stream_decoder.h); invalid UTF-8 becomes U+FFFD.
-  std::string decode(std::span<const int32_t> ids) const;
+  // Null: the pieces are joined (stream_decoder.h).  skip_special: special tokens are left out.
+  virtual std::unique_ptr<TextStream> text_stream(bool /*skip_special*/) const { return nullptr; }
+  // By stream_decoder.h; invalid UTF-8 becomes U+FFFD.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 };
 
 // A token that files beside the model add: "<|im_end|>".
@@ -74,7 +94,18 @@ std::unique_ptr<Tokenizer> byte_tokenizer(std::string name = "the byte tokenizer
 
 // Makes a tokenizer from the result of bytes(); `what` becomes its name.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string& what);
-// Loads "byte" or the model file at the path `name`.
+// Makes one of the files of a model, by name -> content: tokenizer.model or else tokenizer.json,
+// whose special tokens tokenizer_config.json and special_tokens_map.json name.  Null if there is
+// neither.  `place`: their directory, for messages.
+std::unique_ptr<Tokenizer> tokenizer_among(const std::map<std::string, std::string>& files,
+                                           const std::string& place);
+// The same for work that needs no text: null, with a warning, for a tokenizer.json that asks for
+// what Ashlar does not do.
+std::unique_ptr<Tokenizer> readable_tokenizer_among(const std::map<std::string, std::string>& files,
+                                                    const std::string& place, Log& log);
+// Loads "byte", the file at the path `name`, or, if that is a directory, tokenizer.model or else
+// tokenizer.json in it.  Of a tokenizer.json, tokenizer_config.json and special_tokens_map.json
+// beside it say which tokens begin, end and fill texts.
 std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name);
 
 }  // namespace ashlar::data

@@ -1,0 +1,37 @@
+// Pre-tokenizers of tokenizer.json: ByteLevel, Split, Metaspace, Digits, Whitespace,
+// WhitespaceSplit, Punctuation, BertPreTokenizer, CharDelimiterSplit, and a Sequence of them.
+//
+// Source  tokenizers 0.23.
+// Errors  kData, "PLACE: ...", for any other type or member.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ashlar/core/function_ref.h"
+#include "ashlar/core/json.h"
+
+namespace ashlar::data {
+
+class PreTokenizer {
+ public:
+  // A part that the model encodes by itself, never empty; whether it begins the whole text.
+  using Part = function_ref<void(std::string_view part, bool begins)>;
+  virtual ~PreTokenizer() = default;
+  virtual void split(std::string_view text, bool begins, Part found) const = 0;
+};
+
+// Null for null.
+std::unique_ptr<PreTokenizer> parse_pre_tokenizer(const Json& json, const std::string& place);
+
+// How the step Metaspace and its decoder write spaces.
+struct Metaspace {
+  enum class Prepend : uint8_t { kFirst, kNever, kAlways };
+  std::string replacement;  // one character
+  Prepend prepend = Prepend::kAlways;
+  bool splits = true;
+};
+Metaspace parse_metaspace(const Json& json, const std::string& place);
+
+}  // namespace ashlar::data

@@ -1,0 +1,349 @@
+// tokenizer.json against the tokenizers library 0.23.3, which made tests/fixtures/tokenizers: the
+// ids of texts, and the texts that the ids decode to.
+#include "ashlar/data/hf/json_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/threads.h"
+#include "ashlar/data/hf_tokenizer.h"
+#include "ashlar/data/sentencepiece.h"
+#include "ashlar/data/stream_decoder.h"
+#include "tests/data/support.h"
+
+namespace ashlar::data {
+namespace {
+
+using json = nlohmann::json;
+using Ids = std::vector<int32_t>;
+
+std::string form_path(const std::string& form, const std::string& file) {
+  return ASHLAR_FIXTURES "/tokenizers/" + form + "/" + file;
+}
+
+std::unique_ptr<Tokenizer> form_tokenizer(const std::string& form) {
+  return load_tokenizer(*posix_files(), form_path(form, "tokenizer.json"));
+}
+
+std::vector<json> form_cases(const std::string& form) {
+  std::ifstream lines(form_path(form, "cases.jsonl"));
+  std::vector<json> cases;
+  for (std::string line; std::getline(lines, line);) cases.push_back(json::parse(line));
+  return cases;
+}
+
+// A small tokenizer.json whose members a test replaces.
+json small_file() {
+  return json::parse(R"({"version": "1.0", "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+    "model": {"type": "BPE", "unk_token": "u", "fuse_unk": false, "byte_fallback": false,
+      "vocab": {"u": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "abc": 5, " ": 6, "A": 7},
+      "merges": [["a", "b"], ["ab", "c"]]}})");
+}
+
+std::unique_ptr<Tokenizer> small(const json& file) {
+  return parse_json_tokenizer(file.dump(), "small.json");
+}
+
+json added_token(const char* content, int id) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+class JsonForms : public testing::TestWithParam<const char*> {};
+
+TEST_P(JsonForms, EncodesAsTheLibrary) {
+  const auto tokenizer = form_tokenizer(GetParam());
+  const std::vector<json> cases = form_cases(GetParam());
+  ASSERT_GE(cases.size(), 113u);
+  for (const json& one : cases) {
+    const std::string text = one["text"];
+    EXPECT_EQ(tokenizer->encode(text), one["ids"].get<Ids>()) << text;
+    EXPECT_EQ(tokenizer->encode_with_special(text), one.value("special", one["ids"]).get<Ids>())
+        << text;
+    EXPECT_EQ(tokenizer->encode(text), one["ids"].get<Ids>()) << "remembered: " << text;
+  }
+}
+
+TEST_P(JsonForms, DecodesAsTheLibrary) {
+  const auto tokenizer = form_tokenizer(GetParam());
+  for (const json& one : form_cases(GetParam())) {
+    const Ids ids = one["ids"];
+    const std::string decoded = one.value("decoded", one["text"]);
+    EXPECT_EQ(tokenizer->decode(ids), decoded);
+    EXPECT_EQ(tokenizer->decode(ids, true), one.value("skipping", decoded));
+  }
+}
+
+// The parts that a stream gives, joined, are the text.
+TEST_P(JsonForms, StreamsWhatItDecodes) {
+  const auto tokenizer = form_tokenizer(GetParam());
+  StreamDecoder stream(*tokenizer);
+  for (const json& one : form_cases(GetParam())) {
+    std::string text;
+    for (const int32_t id : one["ids"].get<Ids>()) text += stream.push(id);
+    EXPECT_EQ(text + stream.finish(), one.value("decoded", one["text"]).get<std::string>());
+  }
+}
+
+TEST_P(JsonForms, SurvivesItsOwnBytes) {
+  const auto tokenizer = form_tokenizer(GetParam());
+  const auto again = parse_tokenizer(tokenizer->bytes(), "again");
+  EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
+  EXPECT_EQ(again->eos_id(), tokenizer->eos_id());
+  const std::string text = "The mason sets 12 stones.\n";
+  EXPECT_EQ(again->encode(text), tokenizer->encode(text));
+}
+
+TEST_P(JsonForms, EncodesOnSeveralThreads) {
+  const auto tokenizer = form_tokenizer(GetParam());
+  const std::vector<json> cases = form_cases(GetParam());
+  Threads threads(4);
+  std::vector<Ids> ids(cases.size());
+  parallel_for(threads, int64_t(cases.size()), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = size_t(begin); i < size_t(end); ++i)
+      ids[i] = tokenizer->encode(cases[i]["text"].get_ref<const std::string&>());
+  });
+  for (size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(ids[i], cases[i]["ids"].get<Ids>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, JsonForms,
+                         testing::Values("gpt2", "llama3", "qwen", "llama2", "unigram",
+                                         "wordpiece"));
+
+// Against sentencepiece, by the form that exports for transformers have.
+TEST(JsonTokenizer, ReadsWhatIsWrittenForTransformers) {
+  Log log([](std::string_view) {});
+  TokenizerTraining training;
+  training.vocab_size = 400;
+  const std::vector<std::string> inputs{kVectors + "stones.txt"};
+  const auto model =
+      parse_tokenizer(train_sentencepiece(*posix_files(), inputs, training, log), "model");
+  std::map<std::string, std::string> files;
+  for (const auto& [name, text] : to_hf_tokenizer(*model, model->bos_id()).files)
+    files[name] = text;
+  const auto tokenizer = tokenizer_among(files, "exported");
+  EXPECT_EQ(tokenizer->bos_id(), model->bos_id());
+  EXPECT_EQ(tokenizer->eos_id(), model->eos_id());
+  EXPECT_EQ(tokenizer->pad_id(), model->pad_id());
+  EXPECT_EQ(tokenizer->vocab_size(), model->vocab_size());
+  std::ifstream lines(inputs[0]);
+  for (std::string line; std::getline(lines, line);) {
+    line += "\n  \xF0\x9F\xA7\xB1 x";
+    EXPECT_EQ(tokenizer->encode(line), model->encode(line)) << line;
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(line)), line);
+  }
+}
+
+// Long documents are encoded in parts.
+TEST(JsonTokenizer, EncodesPartsAsTheWhole) {
+  const std::string text = read_text(*posix_files(), kVectors + "stones.txt");
+  for (const char* form : {"gpt2", "llama3", "qwen", "unigram", "wordpiece"}) {
+    const auto tokenizer = form_tokenizer(form);
+    Ids ids;
+    for (size_t at = 0; at < text.size();) {
+      const std::string_view rest = std::string_view(text).substr(at);
+      const std::string_view part =
+          rest.substr(0, rest.size() > 300 ? part_of(rest.substr(0, 300)) : rest.size());
+      const Ids more = at > 0 ? tokenizer->encode_more(part) : tokenizer->encode(part);
+      ids.insert(ids.end(), more.begin(), more.end());
+      at += part.size();
+    }
+    EXPECT_EQ(ids, tokenizer->encode(text)) << form;
+  }
+}
+
+TEST(JsonTokenizer, ReadsTheJsonOfADirectory) {
+  const auto files = memory_files();
+  files->make_directories("dir");
+  write_file(*files, "dir/tokenizer.json", small_file().dump());
+  EXPECT_EQ(load_tokenizer(*files, "dir")->name(), "dir/tokenizer.json");
+  files->make_directories("none");
+  EXPECT_TRUE(message_of(ErrorKind::kData, [&] {
+                load_tokenizer(*files, "none");
+              }).starts_with("none: the directory has neither tokenizer.model"));
+}
+
+TEST(JsonTokenizer, TakesTheNamesOfSpecialTokensFromFilesBesideIt) {
+  json file = small_file();
+  file["added_tokens"] = {added_token("<s>", 8), added_token("</s>", 9), added_token("<e>", 10)};
+  const auto files = memory_files();
+  files->make_directories("dir");
+  write_file(*files, "dir/tokenizer.json", file.dump());
+  const auto usual = load_tokenizer(*files, "dir/tokenizer.json");
+  EXPECT_EQ(usual->bos_id(), 8);
+  EXPECT_EQ(usual->eos_id(), 9);
+  EXPECT_EQ(usual->pad_id(), 9);
+  EXPECT_EQ(usual->unk_id(), 0);
+  write_file(*files, "dir/special_tokens_map.json", R"({"eos_token": "</s>", "pad_token": "a"})");
+  write_file(*files, "dir/tokenizer_config.json",
+             R"({"eos_token": {"content": "<e>"}, "bos_token": null})");
+  const auto stated = load_tokenizer(*files, "dir/tokenizer.json");
+  EXPECT_EQ(stated->bos_id(), -1);
+  EXPECT_EQ(stated->eos_id(), 10);
+  EXPECT_EQ(stated->pad_id(), 1);
+  EXPECT_EQ(parse_tokenizer(stated->bytes(), "copy")->eos_id(), 10);
+  EXPECT_EQ(json_tokenizer_files(*stated).at("tokenizer.json"), file.dump());
+  write_file(*files, "dir/tokenizer_config.json", R"({"eos_token": "nothing"})");
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { load_tokenizer(*files, "dir"); })
+                .find("eos_token is \"nothing\", which is no token"),
+            std::string::npos);
+}
+
+// Longer parts than the merges look through one after the other, and unknown characters.
+TEST(JsonTokenizer, MergesLongPartsAsShortOnes) {
+  const auto tokenizer = small(small_file());
+  std::string text;
+  Ids expected;
+  for (int i = 0; i < 200; ++i) {
+    text += "abcabx";
+    expected.insert(expected.end(), {5, 4, 0});
+    EXPECT_EQ(tokenizer->encode(text), expected) << i;
+  }
+}
+
+TEST(JsonTokenizer, FindsAddedTokensByTheirFlags) {
+  json file = small_file();
+  file["normalizer"] = {{"type", "Lowercase"}};
+  json left = added_token("<l>", 8), word = added_token("cab", 9), lower = added_token("AA", 10);
+  left["lstrip"] = true;
+  word["single_word"] = true;
+  lower["normalized"] = true;
+  lower["special"] = false;
+  file["added_tokens"] = {left, word, lower};
+  const auto tokenizer = small(file);
+  EXPECT_EQ(tokenizer->encode("a  <l> a"), (Ids{1, 8, 6, 1}));
+  EXPECT_EQ(tokenizer->encode("cab cabb"), (Ids{9, 6, 3, 4, 2}));
+  EXPECT_EQ(tokenizer->encode("AaB"), (Ids{10, 2}));
+  EXPECT_EQ(tokenizer->decode(Ids{8, 10, 9}), "<l>aacab");
+  EXPECT_EQ(tokenizer->decode(Ids{8, 10, 9}, true), "aa");
+  EXPECT_TRUE(tokenizer->reads_added_tokens());
+}
+
+TEST(JsonTokenizer, RepairsTextThatIsNotUtf8) {
+  const auto tokenizer = form_tokenizer("gpt2");
+  EXPECT_EQ(tokenizer->encode("a\xFF"), tokenizer->encode("a\xEF\xBF\xBD"));
+}
+
+// The library reads none of these either, or Ashlar does not do what they ask for.
+TEST(JsonTokenizer, NamesWhatItDoesNotKnow) {
+  const auto message = [](const char* pointer, const json& value) {
+    json file = small_file();
+    file[json::json_pointer(pointer)] = value;
+    return message_of(ErrorKind::kData, [&] { small(file); });
+  };
+  const std::pair<const char*, json> cases[] = {
+      {"/version", "2.0"},
+      {"/frobnicator", 1},
+      {"/model/type", "WordLevel"},
+      {"/model/dropout", 0.1},
+      {"/model/unk_token", "nothing"},
+      {"/model/merges", json::array({json::array({"a", "x"})})},
+      {"/model/vocab", {{"a", -1}}},
+      {"/model/vocab", {{"a", 2000000000}}},
+      {"/normalizer", {{"type", "Rot13"}}},
+      {"/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}}},
+      {"/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "!"}}},
+      {"/pre_tokenizer", {{"type", "UnicodeScripts"}}},
+      {"/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}},
+      {"/post_processor", {{"type", "Unheard"}}},
+      {"/decoder", {{"type", "CTC"}}},
+      {"/added_tokens", json::array({added_token("x", 77)})},
+      {"/added_tokens", {added_token("x", 8), added_token("x", 8)}},
+      {"/added_tokens", json::array({{{"id", 8}}})},
+  };
+  for (const auto& [pointer, value] : cases)
+    EXPECT_TRUE(message(pointer, value).starts_with("small.json: ")) << pointer << " " << value;
+  EXPECT_NE(message("/decoder", {{"type", "CTC"}}).find("CTC"), std::string::npos);
+  EXPECT_NE(message("/added_tokens", json::array({added_token("x", 77)})).find("expected 8"),
+            std::string::npos);
+}
+
+json split_by(const std::string& expression) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", expression}}},
+          {"behavior", "Isolated"},
+          {"invert", false}};
+}
+
+// Syntax that Oniguruma and PCRE2 read differently, or that one of them does not read.
+TEST(JsonTokenizer, RefusesRegularExpressionsThatItCannotFollow) {
+  for (const char* expression : {"[a&&b]",
+                                 "[[a]b]",
+                                 "(?<name>a)",
+                                 "a(?i)b",
+                                 "\\X",
+                                 "\\K",
+                                 "(?x: a)",
+                                 "\\1",
+                                 "[",
+                                 "(",
+                                 "a)",
+                                 "\\p{Frobnicated}",
+                                 "(?i:stra\xC3\x9F"
+                                 "e)",
+                                 "(?i:ss)",
+                                 "a{2}{3}",
+                                 "a**",
+                                 "\\",
+                                 "[b-a]",
+                                 "(?i:\\p{Lu})",
+                                 "[[:alpha:]]",
+                                 "\\x{110000}",
+                                 "*"}) {
+    json file = small_file();
+    file["pre_tokenizer"] = split_by(expression);
+    EXPECT_TRUE(message_of(ErrorKind::kData, [&] { small(file); })
+                    .starts_with("small.json: pre_tokenizer: Split: "))
+        << expression;
+  }
+}
+
+// Every way to cut the letters is tried before it turns out that no c follows them.
+TEST(JsonTokenizer, GivesUpOnEndlessRegularExpressions) {
+  json file = small_file();
+  file["pre_tokenizer"] = split_by("(?:a|aa)+c");
+  const auto tokenizer = small(file);
+  EXPECT_EQ(tokenizer->encode("aac"), (Ids{1, 1, 3}));
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { tokenizer->encode(std::string(498, 'a') + "bc"); })
+                .find("gives up on a text of 500 bytes"),
+            std::string::npos);
+}
+
+TEST(JsonTokenizer, BoundsWhatItsStepsMakeOfAText) {
+  json steps = json::array();
+  for (int i = 0; i < 40; ++i)
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  json file = small_file();
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  const auto tokenizer = small(file);
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { tokenizer->encode("a"); })
+                .find("expected at most 134217728"),
+            std::string::npos);
+}
+
+// U+10D50 is a letter since Unicode 16 and U+180E no space since 6.3, whatever PCRE2 thinks.
+TEST(JsonTokenizer, FollowsUnicode16InRegularExpressions) {
+  json file = small_file();
+  file["model"]["vocab"] = {{"u", 0},
+                            {"\xF0\x90\xB5\x90"
+                             "a",
+                             1},
+                            {"\xE1\xA0\x8E", 2},
+                            {"a", 3}};
+  file["model"]["merges"] = json::array();
+  file["model"]["ignore_merges"] = true;
+  file["pre_tokenizer"] = split_by("\\p{L}+|\\s");
+  EXPECT_EQ(small(file)->encode("\xF0\x90\xB5\x90"
+                                "a"),
+            Ids{1});
+  file["pre_tokenizer"]["behavior"] = "Removed";
+  EXPECT_EQ(small(file)->encode("a\xE1\xA0\x8E"
+                                "a"),
+            Ids{2});
+}
+
+}  // namespace
+}  // namespace ashlar::data
