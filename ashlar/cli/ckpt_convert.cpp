@@ -35,7 +35,7 @@ int import_model(const ConvertFlags& flags, Log& log) {
   const models::Companions companions = models::companions_of(*files, source);
   // Read before anything is written: a file that is none ends here.
   const auto config = eval::read_generation_config(companions, source);
-  const auto tokenizer = eval::find_tokenizer(*files, source);
+  const auto tokenizer = eval::find_readable_tokenizer(*files, source, log);
   const data::TextFiles text = eval::read_text_files(companions, source, tokenizer.get());
   const models::StoredTensors stored(*files, source);
   write_root(*files, flags.out, source, step_type(stored), stored, companions, {}, log);

@@ -107,7 +107,7 @@ std::string_view write_hf(FileSystem& files, const std::string& out, const Model
   options.layout = flags.layout == "native" ? models::HfLayout::kNative : models::HfLayout::kLegacy;
   options.max_file_bytes = int64_t(flags.max_file_gb * 1e9);
   options.log = &log;
-  const auto tokenizer = eval::find_tokenizer(files, source);
+  const auto tokenizer = eval::find_readable_tokenizer(files, source, log);
   std::vector<std::string> unstated;
   options.files = files_of(companions, tokenizer.get(), unstated);
   const models::HfWriteStats stats =

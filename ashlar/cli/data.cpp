@@ -133,7 +133,10 @@ void add_data(CLI::App& app, CommandAction& action) {
   CLI::App* prepare =
       group->add_subcommand("prepare", "tokenize text into PREFIX.bin and PREFIX.idx");
   add_text_flags(*prepare, flags->text);
-  prepare->add_option("--tokenizer", flags->tokenizer, "sentencepiece model, or byte")->required();
+  prepare
+      ->add_option("--tokenizer", flags->tokenizer,
+                   "sentencepiece model, tokenizer.json, a directory with either, or byte")
+      ->required();
   prepare->add_option("--out", flags->out, "prefix of the files to write")
       ->required()
       ->type_name("PREFIX");

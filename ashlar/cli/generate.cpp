@@ -141,7 +141,8 @@ std::vector<std::vector<int32_t>> read_ids(const GenerateFlags& flags,
   } else {
     const int64_t positions = source.spec.max_positions;
     for (const eval::Prompt& prompt : prompts) {
-      warn_of_added_tokens(prompt.text, tools.files, log);
+      if (!tools.tokenizer->reads_added_tokens())
+        warn_of_added_tokens(prompt.text, tools.files, log);
       all.push_back(eval::encode_text(prompt.text, *tools.tokenizer, tools.files));
       ASHLAR_REQUIRE(!has_many(flags) || int64_t(all.back().size()) <= positions, kData,
                      "{}: the prompt has {} tokens; {} is meant for {} (max_position_embeddings)",
@@ -258,7 +259,7 @@ int generate(const GenerateFlags& flags, Log& log) {
   // With --ids a model without a tokenizer can still be used; its text is then empty.
   TextTools tools;
   tools.tokenizer = flags.ids.empty() ? eval::read_tokenizer(*files, source)
-                                      : eval::find_tokenizer(*files, source);
+                                      : eval::find_readable_tokenizer(*files, source, log);
   tools.files = eval::read_text_files(companions, source, tools.tokenizer.get());
   std::vector<Request> requests;
   int64_t length = 0, first_tokens = 0, num_made = 0;

@@ -55,7 +55,7 @@ std::string check_tokenizer(FileSystem& files, const ModelSource& model,
   const auto& sidecar = dataset.sidecar();
   if (!sidecar) return fmt::format("{}.json is missing", dataset.prefix());
   const auto tokenizer = find_tokenizer(files, model);
-  if (!tokenizer) return fmt::format("{} holds no {}", model.resolved, models::kTokenizerFile);
+  if (!tokenizer) return fmt::format("{} holds no tokenizer", model.resolved);
   ASHLAR_REQUIRE(
       sidecar->tokenizer_fingerprint == tokenizer->fingerprint(), kConfig,
       "{} was prepared with tokenizer {:016x} ({}, {} ids) but {} has {:016x} ({}, {} ids), to "

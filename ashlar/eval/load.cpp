@@ -12,16 +12,22 @@
 namespace ashlar::eval {
 
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source) {
-  const auto bytes = models::read_tokenizer_file(files, source);
-  if (!bytes) return nullptr;
-  return data::parse_tokenizer(*bytes, models::tokenizer_path(source));
+  return data::tokenizer_among(models::read_tokenizer_files(files, source),
+                               models::tokenizer_place(source));
+}
+
+std::unique_ptr<data::Tokenizer> find_readable_tokenizer(FileSystem& files,
+                                                         const ModelSource& source, Log& log) {
+  return data::readable_tokenizer_among(models::read_tokenizer_files(files, source),
+                                        models::tokenizer_place(source), log);
 }
 
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source) {
   auto tokenizer = find_tokenizer(files, source);
   ASHLAR_REQUIRE(tokenizer, kConfig,
-                 "{}: no {} there, so text cannot be read or written; use --ids", source.path,
-                 models::kTokenizerFile);
+                 "{}: neither tokenizer.model nor tokenizer.json there, so text cannot be read or "
+                 "written; use --ids",
+                 source.path);
   return tokenizer;
 }
 

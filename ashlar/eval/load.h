@@ -18,15 +18,19 @@ namespace ashlar::eval {
 using models::find_model;
 using models::ModelSource;
 
-// The tokenizer beside the weights; null if there is none.
+// The tokenizer beside the weights, tokenizer.model or else tokenizer.json; null if there is none.
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source);
-// The same; kConfig, naming the file, if there is none.
+// The same, for work that needs no text (readable_tokenizer_among).
+std::unique_ptr<data::Tokenizer> find_readable_tokenizer(FileSystem& files,
+                                                         const ModelSource& source, Log& log);
+// The one beside the weights; kConfig if there is none.
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source);
 // How the model's texts begin, and the other settings of texts in the files beside its weights.
 data::TextFiles read_text_files(const models::Companions& companions, const ModelSource& source,
                                 const data::Tokenizer* tokenizer);
 // The ids of a text that the model reads: those of the text, after the id that begins the model's
-// texts, if there is one.  Added tokens in the text count as plain characters.
+// texts, if there is one.  Names of added tokens in the text are ids if the tokenizer reads them
+// so, else plain characters.
 std::vector<int32_t> encode_text(std::string_view text, const data::Tokenizer& tokenizer,
                                  const data::TextFiles& files);
 // kData for an id outside the model's vocabulary.

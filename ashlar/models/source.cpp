@@ -1,5 +1,9 @@
 #include "ashlar/models/source.h"
 
+#include <optional>
+
+#include "ashlar/checkpoint/format/index.h"
+#include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/models/hf/model.h"
@@ -90,19 +94,27 @@ void read_weights(FileSystem& files, const ModelSource& source, std::span<const 
   reader.load(pieces, options);
 }
 
-std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source) {
-  if (!source.hugging_face) {
-    const checkpoint::StepReader reader(files, source.resolved);
-    if (!reader.has_blob(kTokenizerFile)) return std::nullopt;
-    return reader.read_blob(kTokenizerFile);
-  }
-  const std::string path = tokenizer_path(source);
-  if (!files.stat(path)) return std::nullopt;
-  return read_text(files, path);
+std::map<std::string, std::string> read_tokenizer_files(FileSystem& files,
+                                                        const ModelSource& source) {
+  std::optional<checkpoint::StepReader> step;
+  if (!source.hugging_face) step.emplace(files, source.resolved);
+  std::map<std::string, std::string> found;
+  const auto take = [&](const char* name) {
+    const std::string path = join(source.resolved, name);
+    const bool there = step ? step->has_blob(name) : files.stat(path).has_value();
+    if (there)
+      found[name] =
+          step ? step->read_blob(name) : read_text(files, path, checkpoint::kMaxBlobBytes);
+    return there;
+  };
+  if (take(kTokenizerFile) || !take("tokenizer.json")) return found;
+  take("tokenizer_config.json");
+  take("special_tokens_map.json");
+  return found;
 }
 
-std::string tokenizer_path(const ModelSource& source) {
-  return join(source.resolved, std::string(source.hugging_face ? "" : "extra/") + kTokenizerFile);
+std::string tokenizer_place(const ModelSource& source) {
+  return source.hugging_face ? source.resolved : join(source.resolved, "extra");
 }
 
 }  // namespace ashlar::models

@@ -7,8 +7,8 @@
 //          reads.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -50,9 +50,12 @@ DescribedModel describe_source(FileSystem& files, const std::string& path);
 // read a step together (step_reader.h); each reads a Hugging Face directory by itself.
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
                   checkpoint::LoadRanks* ranks = nullptr);
-// The bytes of tokenizer.model beside the weights, nullopt if there is none; a step's are compared
-// with their checksum.
-std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);
-std::string tokenizer_path(const ModelSource& source);  // of that file, for messages
+// The files beside the weights that say how text becomes ids, by name: tokenizer.model or, if there
+// is none, tokenizer.json with tokenizer_config.json and special_tokens_map.json; none of them if
+// both are missing.  A step's are compared with their checksums.
+std::map<std::string, std::string> read_tokenizer_files(FileSystem& files,
+                                                        const ModelSource& source);
+// Their directory, for messages.
+std::string tokenizer_place(const ModelSource& source);
 
 }  // namespace ashlar::models

@@ -69,7 +69,7 @@ Rows data() {
       number("data.validation_fraction", d, &D::validation_fraction, {0, 0.5},
              "share cut from the end of the training data where data.validation is empty"),
       text("data.tokenizer", d, &D::tokenizer,
-           "tokenizer file, or byte; empty: the one of the prepared dataset"),
+           "tokenizer file or its directory, or byte; empty: the one of the prepared dataset"),
       integer("data.sequence_length", d, &D::sequence_length, {1, 1 << 24}, "tokens of a sequence"),
       word("data.packing", d, &D::packing, {"concat", "best_fit"},
            "concatenate and split, or whole documents into the fullest row where they fit"),

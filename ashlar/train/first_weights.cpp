@@ -31,17 +31,17 @@ void read(FileSystem& files, const models::ModelSource& source, comm::Group& ran
   GroupLoadRanks load_ranks(ranks);
   models::read_weights(files, source, all, &load_ranks);
   nn::require_finite(trainer.context(), kept, source.spec, source.resolved, [&] {
-    const auto bytes = models::read_tokenizer_file(files, source);
-    if (!bytes) return int64_t{0};
-    return data::parse_tokenizer(*bytes, models::tokenizer_path(source))->vocab_size();
+    const auto tokenizer = data::tokenizer_among(models::read_tokenizer_files(files, source),
+                                                 models::tokenizer_place(source));
+    return tokenizer ? tokenizer->vocab_size() : 0;
   });
 }
 
 void warn_of_other_tokenizer(FileSystem& files, const models::ModelSource& source,
                              const std::vector<data::Source>& sources, Log& log) {
-  const auto bytes = models::read_tokenizer_file(files, source);
-  if (!bytes) return;
-  const auto tokenizer = data::parse_tokenizer(*bytes, models::tokenizer_path(source));
+  const auto tokenizer = data::readable_tokenizer_among(models::read_tokenizer_files(files, source),
+                                                        models::tokenizer_place(source), log);
+  if (!tokenizer) return;
   for (const data::Source& data : sources) {
     const auto& sidecar = data.dataset->sidecar();
     if (!sidecar || sidecar->tokenizer_fingerprint == tokenizer->fingerprint()) continue;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/json.h"
+#include "ashlar/data/hf/json_tokenizer.h"
 #include "ashlar/data/text_files.h"
 #include "ashlar/models/hf/files.h"
 #include "ashlar/models/step_model.h"
@@ -14,8 +15,14 @@ using models::Companions;
 
 void take_tokenizer(Inherited& inherited, const data::Tokenizer& tokenizer, Log& log) {
   auto& files = inherited.companions.files;
+  const bool is_json = data::is_json_tokenizer(tokenizer.bytes());
   const auto own = files.find(models::kTokenizerFile);
-  const bool known = own != files.end(), same = known && own->second == tokenizer.bytes();
+  bool known = own != files.end(), same = known && own->second == tokenizer.bytes();
+  if (is_json && !known) {
+    const auto model = data::readable_tokenizer_among(files, inherited.place, log);
+    known = model != nullptr;
+    same = known && model->bytes() == tokenizer.bytes();
+  }
   const size_t before = files.size();
   if (!same)
     std::erase_if(files, [](const auto& file) { return models::is_of_tokenizer(file.first); });
@@ -26,7 +33,10 @@ void take_tokenizer(Inherited& inherited, const data::Tokenizer& tokenizer, Log&
         known ? inherited.place + " has another tokenizer than the training data"
               : inherited.place + " has no tokenizer.model to compare with the training data's");
   if (!same) inherited.companions.bos_id.reset();
-  files[models::kTokenizerFile] = tokenizer.bytes();
+  if (!is_json)
+    files[models::kTokenizerFile] = tokenizer.bytes();
+  else if (!same)
+    files.merge(data::json_tokenizer_files(tokenizer));
 }
 
 // All other members keep their values and order.

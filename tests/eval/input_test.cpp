@@ -76,7 +76,7 @@ TEST(Input, TheTokenizerOfTheDataIsTheModels) {
   InputSpec spec = part(4);
   spec.all = true;
   const auto open = [&] { return open_input(*small.files, small.source, spec); };
-  EXPECT_EQ(open().doubt, "model holds no tokenizer.model");
+  EXPECT_EQ(open().doubt, "model holds no tokenizer");
   write_text(*small.files, "model/tokenizer.model", data::byte_tokenizer()->bytes());
   EXPECT_EQ(open().doubt, "");
   write_text(

@@ -245,7 +245,7 @@ std::vector<BadCase> flag_cases() {
       {"directory_as_tokenizer",
        {"data", "prepare", "--input", text, "--tokenizer", model, "--out", "x"},
        24,
-       {"it is a directory", "/tokenizer.model"}},
+       {"the directory has neither tokenizer.model nor tokenizer.json"}},
       {"stages", {"plan", "schedule", "--stages", "99999999"}, 2, {"at most 1000000"}},
       {"micro_batches",
        {"plan", "schedule", "--micro-batches", "99999999"},
