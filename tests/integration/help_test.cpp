@@ -15,6 +15,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {},
     {"tokenizer"},
     {"tokenizer", "train"},
+    {"tokenizer", "encode"},
+    {"tokenizer", "decode"},
     {"data"},
     {"data", "prepare"},
     {"data", "info"},
