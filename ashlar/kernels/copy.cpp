@@ -126,7 +126,8 @@ void download(const Context& ctx, const Tensor& from, std::span<double> to) {
 void download(const Context& ctx, std::span<const Download> list) {
   Cost cost;
   for (const Download& d : list) {
-    ASHLAR_ASSERT(d.counts.empty() ? is_stream(d.from.dtype) : d.from.dtype == DType::kI64);
+    const bool counts = d.from.dtype == DType::kI64;
+    ASHLAR_ASSERT(counts ? d.reals.empty() : is_stream(d.from.dtype) && d.counts.empty());
     cost.bytes += 2 * d.from.bytes();
   }
   if (list.empty()) return;
