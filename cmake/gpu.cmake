@@ -14,8 +14,10 @@ file(GLOB GPU_HEADERS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.h tests/kernels/gpu
 file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
 file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp ashlar/kernels/gpu/blas/*.cpp)
 file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
-set(GPU_LANGUAGE_TESTS ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/language_test.cpp)  # for every device
-list(REMOVE_ITEM GPU_TESTS ${GPU_LANGUAGE_TESTS})
+# With these the device is the host: planted faults, and a library of products that reads host memory.
+set(GPU_EMULATOR_TESTS ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/faults_test.cpp
+    ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/cublaslt_test.cpp)
+list(REMOVE_ITEM GPU_TESTS ${GPU_EMULATOR_TESTS})
 
 add_library(ashlar_gpu STATIC ${GPU_HOST})
 ashlar_unity(ashlar_gpu)
@@ -23,10 +25,6 @@ ashlar_embed(ashlar_gpu ashlar::kernels::gpu::blas shipped ashlar/kernels/gpu/bl
 add_library(gpu_device STATIC)
 target_link_libraries(ashlar_gpu PUBLIC ashlar_kernels gpu_device ${CMAKE_DL_LIBS})
 target_link_libraries(ashlar_train PUBLIC ashlar_gpu)
-
-add_library(gpu_language_tests OBJECT ${GPU_LANGUAGE_TESTS})
-ashlar_test_program(gpu_language_tests)
-target_link_libraries(gpu_language_tests PUBLIC ashlar_core GTest::gtest)
 
 # The kernels and the emulator for one size of a warp, as object files.  With RACES they are for
 # ThreadSanitizer, which sees the accesses of the kernels and not those of the emulator.
@@ -64,7 +62,10 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
                           LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cublaslt/${FAKE})
   endforeach()
   target_compile_definitions(fake_cublaslt_partial PRIVATE FAKE_IS_PARTIAL)
-  target_compile_definitions(gpu_tests PRIVATE ASHLAR_FAKE_CUBLASLT="${PROJECT_BINARY_DIR}/fake_cublaslt")
+  add_library(gpu_emulator_tests OBJECT ${GPU_EMULATOR_TESTS})
+  ashlar_test_program(gpu_emulator_tests)
+  target_link_libraries(gpu_emulator_tests PUBLIC ashlar_gpu GTest::gtest)
+  target_compile_definitions(gpu_emulator_tests PRIVATE ASHLAR_FAKE_CUBLASLT="${PROJECT_BINARY_DIR}/fake_cublaslt")
   find_path(ASHLAR_CUBLASLT_INCLUDE cublasLt.h HINTS /usr/local/cuda/include $ENV{HOME}/.cache/ashlar/cuda/nvidia/cu13/include)
   if(ASHLAR_CUBLASLT_INCLUDE)
     set_source_files_properties(tests/kernels/gpu/cublaslt_header_test.cpp PROPERTIES
@@ -73,7 +74,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   foreach(KIND 32 64 races)
     add_executable(gpu_${KIND}_test)
     add_dependencies(gpu_${KIND}_test fake_cublaslt_whole fake_cublaslt_partial)
-    target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_language_tests gpu_emulator_${KIND}
+    target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_emulator_tests gpu_emulator_${KIND}
                           gpu_emulator_${KIND}_kernels GTest::gtest_main)
   endforeach()
   # The program with an emulator behind it, for tests: ashlar_emulator_32 train RECIPE train.device=gpu
@@ -161,10 +162,10 @@ if(ASHLAR_GPU)
   target_sources(gpu_device PRIVATE ${GPU_OBJECTS})
   set_target_properties(gpu_device PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(gpu_device PUBLIC ${GPU_LIBRARIES})
-  # The tests of the language on a card.
+  # The tests of the language and of all ops on a card.
   ashlar_gpu_objects(GPU_TEST_OBJECTS ${GPU_TEST_SOURCES})
   add_executable(gpu_${ASHLAR_GPU}_test ${GPU_TEST_OBJECTS})
-  target_link_libraries(gpu_${ASHLAR_GPU}_test PRIVATE gpu_language_tests gpu_device GTest::gtest_main)
+  target_link_libraries(gpu_${ASHLAR_GPU}_test PRIVATE gpu_tests GTest::gtest_main)
   gtest_discover_tests(gpu_${ASHLAR_GPU}_test TEST_PREFIX gpu.${ASHLAR_GPU}. PROPERTIES LABELS fast TIMEOUT 120
                        DISCOVERY_TIMEOUT 60)
 else()

@@ -15,6 +15,7 @@
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/context.h"
 #include "ashlar/kernels/isa.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::kernels {
 
@@ -110,6 +111,11 @@ class Bench {
 
 inline std::vector<double> values_of(const Tensor& tensor) {
   std::vector<double> values;
+  if (tensor.device == Device::kGpu) {
+    std::vector<std::byte> bytes(size_t(tensor.bytes()));
+    copy_to_host(tensor, 0, bytes);
+    return values_of(Tensor{bytes.data(), tensor.dtype, Device::kCpu, tensor.shape});
+  }
   const auto push = [&]<typename T>(T*) {
     for (const T& x : tensor.span<T>()) values.push_back(double(x));
   };

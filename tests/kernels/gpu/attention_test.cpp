@@ -135,8 +135,9 @@ TEST(GpuAttention, PassesNanOn) {
                     .out = p.unset(type, {80, 8}),
                     .lse = p.unset(DType::kF32, {80, 1})};
     const Tensor bad = x.k.slice(70, 71);
-    type == DType::kF32 ? bad.as<float>()[0] = std::numeric_limits<float>::quiet_NaN()
-                        : float(bad.as<bf16>()[0] = bf16(std::numeric_limits<float>::quiet_NaN()));
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    type == DType::kF32 ? p.edit<float>(bad, [](float* k) { k[0] = kNan; })
+                        : p.edit<bf16>(bad, [](bf16* k) { k[0] = bf16(kNan); });
     const Segments document = {{0, 80, 0, 0}};
     kernels::attention_forward(p.context(), Sequence(document), document, x.call(shape));
     const std::vector<double> out = values_of(x.out), lse = values_of(x.lse);

@@ -121,21 +121,22 @@ std::vector<Output> run_large_squares(Place& p, const GroupCase& c) {
   const auto run = [&](LinearPass pass, const device::ProductMatrix& a,
                        const device::ProductMatrix& b, const device::ProductMatrix& to,
                        int64_t rows, int64_t columns, int64_t depth) {
-    EXPECT_EQ(device::launch(device::GroupedProduct{.pass = pass,
-                                                    .in_bf16 = p.product() == DType::kBF16,
-                                                    .a = a,
-                                                    .b = b,
-                                                    .c = to,
-                                                    .num_groups = int32_t(c.G),
-                                                    .rows = int32_t(rows),
-                                                    .columns = int32_t(columns),
-                                                    .depth = int32_t(depth),
-                                                    .row_of_group = ends.as<int32_t>(),
-                                                    .accumulates = false,
-                                                    .side = 128,
-                                                    .parts = 1,
-                                                    .c_part_stride = 0}),
-              "");
+    EXPECT_EQ(
+        device::launch(device::GroupedProduct{.pass = pass,
+                                              .in_bf16 = p.product() == DType::kBF16,
+                                              .a = a,
+                                              .b = b,
+                                              .c = to,
+                                              .num_groups = int32_t(c.G),
+                                              .rows = int32_t(rows),
+                                              .columns = int32_t(columns),
+                                              .depth = int32_t(depth),
+                                              .row_of_group = reinterpret_cast<int32_t*>(ends.data),
+                                              .accumulates = false,
+                                              .side = 128,
+                                              .parts = 1,
+                                              .c_part_stride = 0}),
+        "");
   };
   const auto rows = [](const Activations& m) { return product_matrix(m.matrix, 0); };
   run(LinearPass::kForward, rows(x), of_w, rows(y), c.T, c.N, c.K);

@@ -101,12 +101,12 @@ TEST(GpuLinear, NoTokensLeaveGradientsOrClearThem) {
 
 TEST(GpuLinear, RoundsOperandsInFp32) {
   Bench bench({kF32, kF32});
-  Allocator memory(Device::kCpu);
-  Arena arena(memory, kProductWorkspaceBytes, Tag::kWorkspace);
-  Place p(gpu::kOps, bench, &arena);
+  Place p(gpu::kOps, bench, kProductWorkspaceBytes);
   const DenseCase c{.T = 6, .N = 5, .K = 33, .x = kF32, .y = kF32};
   const Tensor exact = p.random(kF32, "x", {c.T, c.K}), rounded = p.unset(kBF16, {c.T, c.K});
-  for (int64_t i = 0; i < exact.numel(); ++i) exact.as<float>()[i] /= 3;
+  p.edit<float>(exact, [&](float* v) {
+    for (int64_t i = 0; i < exact.numel(); ++i) v[i] /= 3;
+  });
   copy(p.context(), exact, rounded);
   Operand w{p.random(kF32, "w", {c.N, c.K}), p.unset(kBF16, {c.N * c.K}), {}};
   pack(p.context(), w);

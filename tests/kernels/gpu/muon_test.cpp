@@ -52,9 +52,9 @@ TEST(GpuUpdate, FindsTheFirstElementThatIsNotFinite) {
     Place p(gpu::kOps, bench);
     const Tensor x = p.random(DType::kF32, "x", {n});
     EXPECT_EQ(gpu::first_non_finite(p.context(), x), -1);
-    x.as<float>()[n - 1] = std::numeric_limits<float>::quiet_NaN();
+    p.edit<float>(x, [&](float* v) { v[n - 1] = std::numeric_limits<float>::quiet_NaN(); });
     EXPECT_EQ(gpu::first_non_finite(p.context(), x), n - 1);
-    x.as<float>()[n / 2] = -std::numeric_limits<float>::infinity();
+    p.edit<float>(x, [&](float* v) { v[n / 2] = -std::numeric_limits<float>::infinity(); });
     EXPECT_EQ(gpu::first_non_finite(p.context(), x), n / 2);
   }
   Bench bench({DType::kF32, DType::kF32});
@@ -71,7 +71,9 @@ TEST(GpuOperand, IsACopyInBf16ThatBothPassesRead) {
   EXPECT_EQ(layout.dtype, DType::kBF16);
   EXPECT_EQ(layout.backward_numel, 0);
   const Tensor w = p.random(DType::kF32, "w", {2, 3, 5});
-  for (int64_t i = 0; i < w.numel(); ++i) w.as<float>()[i] /= 3;
+  p.edit<float>(w, [&](float* v) {
+    for (int64_t i = 0; i < w.numel(); ++i) v[i] /= 3;
+  });
   const Tensor packed = p.unset(layout.dtype, {layout.forward_numel});
   gpu::pack(p.context(), {.w = w, .forward = packed, .backward = {}});
   const std::vector<double> weights = values_of(w), values = values_of(packed);
@@ -103,7 +105,7 @@ TEST(GpuCopy, UploadsAndDownloads) {
   Bench bench;
   Place p(gpu::kOps, bench);
   const Tensor counts = p.zeros(DType::kI64, {2});
-  counts.as<int64_t>()[1] = int64_t(1) << 40;
+  p.edit<int64_t>(counts, [](int64_t* n) { n[1] = int64_t(1) << 40; });
   std::vector<int64_t> got(2);
   kernels::download(p.context(), counts, std::span(got));
   EXPECT_EQ(got[1], int64_t(1) << 40);

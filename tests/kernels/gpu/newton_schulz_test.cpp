@@ -55,10 +55,8 @@ TEST(GpuNewtonSchulz, FollowsTheReferenceThroughTheGramMatrix) {
 // The matrices of several stacks, one of them empty, are those that each gives alone.
 TEST(GpuNewtonSchulz, StacksOfOneCallAreIndependent) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
-    Allocator memory(Device::kCpu);
-    Arena arena(memory, kProductWorkspaceBytes, Tag::kWorkspace);
     Bench bench({DType::kF32, compute}, false);
-    Place p(gpu::kOps, bench, &arena);
+    Place p(gpu::kOps, bench, kProductWorkspaceBytes);
     const Tensor together = p.random(DType::kF32, "x", {6, 20, 12}),
                  alone = p.random(DType::kF32, "x", {6, 20, 12});
     const Tensor stacks[] = {together.slice(0, 1), together.slice(1, 1), together.slice(1, 4),

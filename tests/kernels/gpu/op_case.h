@@ -3,29 +3,74 @@
 // workspace on meta.
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <list>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ashlar/kernels/gpu/ops.h"
+#include "ashlar/tensor/host_bytes.h"
 #include "tests/kernels/gpu/device_array.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
 
+// Memory of the device for the workspace of cases.  A large one is used again as it was left, for
+// the emulator fills what it hands out with NaN.
+class CaseMemory final : public DeviceMemory {
+ public:
+  std::byte* take(int64_t bytes) override {
+    const auto found = free_.find(bytes);
+    if (found == free_.end()) return static_cast<std::byte*>(device::take(size_t(bytes)));
+    std::byte* data = found->second;
+    free_.erase(found);
+    return data;
+  }
+  void give(std::byte* data, int64_t bytes) override {
+    constexpr int64_t kLarge = 1 << 20;
+    if (bytes < kLarge) return device::give(data);
+    free_.emplace(bytes, data);
+  }
+  void copy_to_host(std::byte* to, const std::byte* from, int64_t bytes) override {
+    EXPECT_EQ(device::copy_bytes(to, from, size_t(bytes)), "");
+  }
+  void copy_from_host(std::byte* to, const std::byte* from, int64_t bytes) override {
+    EXPECT_EQ(device::copy_bytes(to, from, size_t(bytes)), "");
+  }
+
+ private:
+  std::multimap<int64_t, std::byte*> free_;
+};
+// It is never destroyed: the emulator's records of what it handed out may end before.
+inline CaseMemory& case_memory() {
+  static CaseMemory& memory = *new CaseMemory;
+  return memory;
+}
+
+// The workspace of a library's products, and some for the op.
+inline constexpr int64_t kProductWorkspaceBytes = 40 << 20;
+
 // Where a case runs: tensors in the memory of the device whose functions `ops` are, and a Context
 // with these.  On meta there is no memory.
 class Place {
  public:
-  // workspace: in place of the bench's.
-  Place(const Ops& ops, Bench& host, Arena* workspace = nullptr)
+  Place(const Ops& ops, Bench& host, int64_t workspace_bytes = 1 << 18)
       : context_(host.context()), host_(host), on_device_(&ops == &gpu::kOps && !context_.meta()) {
     context_.ops = &ops;
-    if (workspace) context_.workspace = workspace;
+    if (context_.meta()) return;
+    if (on_device_) context_.device = Device::kGpu;
+    on_device_ ? allocator_.emplace(case_memory()) : allocator_.emplace(Device::kCpu);
+    workspace_.emplace(*allocator_, workspace_bytes, Tag::kWorkspace);
+    context_.workspace = &*workspace_;
   }
+  Place(const Place&) = delete;
 
   const Context& context() const { return context_; }
+  int64_t workspace_bytes() const { return context_.workspace->peak_bytes(); }
 
   Tensor zeros(DType dtype, const Shape& shape) { return moved(host_.zeros(dtype, shape)); }
   // Exact in every type, as Bench has it.
@@ -38,6 +83,17 @@ class Place {
     const Tensor t = host_.zeros(dtype, shape);
     return on_device_ ? on_device(t) : t;
   }
+  // Has `change` write the elements of a tensor, as T, in memory of the host.
+  template <typename T, typename Change>
+  void edit(const Tensor& t, Change change) {
+    if (context_.meta()) return;
+    std::vector<T> elements(size_t(t.bytes()) / sizeof(T));
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(elements));
+    copy_to_host(t, 0, bytes);
+    change(elements.data());
+    copy_from_host(t, 0, bytes);
+    finish_copies_from_host();
+  }
   DType stream() const { return host_.precision().stream; }
   DType product() const { return host_.precision().product; }
   DType wide() const { return stream() == DType::kF64 ? DType::kF64 : DType::kF32; }
@@ -45,6 +101,8 @@ class Place {
  private:
   Tensor on_device(Tensor t) {
     t.data = memory_.emplace_back(size_t(t.bytes())).data();
+    t.device = Device::kGpu;
+    t.memory = &case_memory();
     return t;
   }
   Tensor moved(const Tensor& from) {
@@ -58,14 +116,29 @@ class Place {
   Bench& host_;
   bool on_device_;
   std::list<device::DeviceArray<std::byte>> memory_;
+  std::optional<Allocator> allocator_;  // of the workspace
+  std::optional<Arena> workspace_;
 };
 using PlacedOp = std::function<std::vector<Output>(Place&)>;
 
 inline uint64_t checksum_of(const std::vector<Output>& outputs) {
   uint64_t sum = device::checksum(std::vector<std::byte>());
-  for (const Output& o : outputs)
-    sum = device::checksum(std::vector(o.tensor.data, o.tensor.data + o.tensor.bytes()), sum);
+  for (const Output& o : outputs) {
+    std::vector<std::byte> bytes(size_t(o.tensor.bytes()));
+    copy_to_host(o.tensor, 0, bytes);
+    sum = device::checksum(bytes, sum);
+  }
   return sum;
+}
+
+// Every mode of the device, as often as ASHLAR_GPU_REPEATS says: on a card, which has one mode,
+// equal bits in many runs say that no thread was ahead of another.
+inline int num_runs() {
+  const char* repeats = std::getenv("ASHLAR_GPU_REPEATS");
+  return device::num_modes() * (repeats ? std::max(1, std::atoi(repeats)) : 1);
+}
+inline std::string select_run(int run) {
+  return device::select_mode(run % device::num_modes());
 }
 
 // Within 2e-6 of the largest value, or of the inputs, which are of order 1; bf16 adds one rounding.
@@ -91,8 +164,8 @@ inline void expect_op(const std::string& name, const Precision& precision, const
   std::vector<std::vector<double>> want;
   for (const Output& output : op(reference)) want.push_back(values_of(output.tensor));
   int64_t workspace = 0;
-  for (int mode = 0; mode < device::num_modes(); ++mode) {
-    const std::string in_mode = name + ", " + device::select_mode(mode);
+  for (int run = 0; run < num_runs(); ++run) {
+    const std::string in_mode = name + ", " + select_run(run);
     Bench bench(precision);
     Place place(gpu::kOps, bench);
     const std::vector<Output> outputs = op(place);
@@ -101,7 +174,7 @@ inline void expect_op(const std::string& name, const Precision& precision, const
     EXPECT_EQ(fmt::format("{} {:016x}", name, checksum_of(outputs)),
               fmt::format("{} {:016x}", name, expected_checksum(name)))
         << in_mode;
-    workspace = bench.taken().peak_bytes();
+    workspace = place.workspace_bytes();
   }
   device::select_mode(0);
   Bench on_meta(precision, true, 1, Device::kMeta);
@@ -117,8 +190,8 @@ inline void expect_bits_of_cpu(const std::string& name, const PlacedOp& op,
   Bench host(precision);
   Place cpu(cpu::kOps, host);
   const uint64_t want = checksum_of(op(cpu));
-  for (int mode = 0; mode < device::num_modes(); ++mode) {
-    const std::string mode_name = device::select_mode(mode);
+  for (int run = 0; run < num_runs(); ++run) {
+    const std::string mode_name = select_run(run);
     Bench bench(precision);
     Place place(gpu::kOps, bench);
     EXPECT_EQ(checksum_of(op(place)), want) << name << ", " << mode_name;

@@ -47,9 +47,6 @@ inline std::vector<std::string> costs_of(const Bench& bench) {
 // device.  A library has bits of its own.
 enum class Products { kOwn, kOfLibrary };
 
-// The workspace of a library's products, and some for the op.
-inline constexpr int64_t kProductWorkspaceBytes = 40 << 20;
-
 // bars: one for each output; in fp32 those of own kernels are kFloatBar.
 inline void expect_product_op(const std::string& name, DType type, const std::vector<Bar>& bars,
                               const PlacedOp& op, Products products = Products::kOwn) {
@@ -64,21 +61,19 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
   int64_t workspace = 0;
   std::vector<std::string> costs;
   uint64_t bits = 0;
-  for (int mode = 0; mode < device::num_modes(); ++mode) {
-    const std::string in_mode = name + ", " + device::select_mode(mode);
+  for (int run = 0; run < num_runs(); ++run) {
+    const std::string in_mode = name + ", " + select_run(run);
     Bench bench(precision, false);
-    Allocator memory(Device::kCpu);
-    Arena arena(memory, kProductWorkspaceBytes, Tag::kWorkspace);
-    Place place(gpu::kOps, bench, &arena);
+    Place place(gpu::kOps, bench, kProductWorkspaceBytes);
     const std::vector<Output> outputs = op(place);
     ASSERT_EQ(outputs.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i)
       expect_within(outputs[i], want[i], known_bits ? kFloatBar : bars[i], in_mode);
     const uint64_t sum = checksum_of(outputs);
-    if (mode == 0) bits = known_bits ? expected_checksum(name) : sum;
+    if (run == 0) bits = known_bits ? expected_checksum(name) : sum;
     EXPECT_EQ(fmt::format("{} {:016x}", name, sum), fmt::format("{} {:016x}", name, bits))
         << in_mode;
-    workspace = arena.peak_bytes();
+    workspace = place.workspace_bytes();
     costs = costs_of(bench);
   }
   device::select_mode(0);
@@ -89,9 +84,7 @@ inline void expect_product_op(const std::string& name, DType type, const std::ve
   EXPECT_EQ(costs_of(on_meta), costs) << name;
   if (products == Products::kOwn) return;  // whose tests have no weights in the CPU's form
   Bench on_cpu(precision, false);
-  Allocator memory(Device::kCpu);
-  Arena arena(memory, kProductWorkspaceBytes, Tag::kWorkspace);
-  Place cpu(cpu::kOps, on_cpu, &arena);
+  Place cpu(cpu::kOps, on_cpu, kProductWorkspaceBytes);
   op(cpu);
   EXPECT_EQ(costs_of(on_cpu), costs) << name;
 }

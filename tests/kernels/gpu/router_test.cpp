@@ -90,20 +90,21 @@ TEST(GpuRouter, GeluIsNearItsFormulaEverywhere) {
   Bench bench({DType::kF32, DType::kF32});
   Place p(gpu::kOps, bench);
   const Tensor z = p.zeros(DType::kF32, {1, kPoints}), ds = p.zeros(DType::kF32, {1, kPoints});
-  for (int64_t i = 0; i < kPoints; ++i) {
-    z.as<float>()[i] = float(i - kPoints / 2) / 500.0f;
-    ds.as<float>()[i] = 1;
-  }
+  p.edit<float>(z, [](float* x) {
+    for (int64_t i = 0; i < kPoints; ++i) x[i] = float(i - kPoints / 2) / 500.0f;
+  });
+  p.edit<float>(ds, [](float* x) { std::fill_n(x, kPoints, 1.0f); });
   const Tensor b = p.zeros(DType::kF32, {kPoints}), db = p.zeros(DType::kF32, {kPoints});
   const Tensor s = p.unset(DType::kF32, {1, kPoints}), slope = p.unset(DType::kF32, {1, kPoints});
   kernels::bias_gelu_forward(p.context(), z, b, s);
   kernels::bias_gelu_backward(p.context(),
                               {.ds_TR = ds, .z_TR = z, .b_R = b, .dz_TR = slope, .db_R = db});
-  for (int64_t i = 0; i < kPoints; ++i) {
-    const double x = z.as<float>()[i], phi = 0.5 * std::erfc(-x * M_SQRT1_2);
+  const std::vector<double> at = values_of(z), gelu = values_of(s), slopes = values_of(slope);
+  for (size_t i = 0; i < size_t(kPoints); ++i) {
+    const double x = at[i], phi = 0.5 * std::erfc(-x * M_SQRT1_2);
     const double want_slope = phi + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
-    ASSERT_NEAR(s.as<float>()[i], x * phi, 2e-7 * std::max(1.0, std::abs(x))) << x;
-    ASSERT_NEAR(slope.as<float>()[i], want_slope, 4e-7) << x;
+    ASSERT_NEAR(gelu[i], x * phi, 2e-7 * std::max(1.0, std::abs(x))) << x;
+    ASSERT_NEAR(slopes[i], want_slope, 4e-7) << x;
   }
 }
 
@@ -137,8 +138,8 @@ std::vector<double> experts_of(const std::vector<float>& logits, const std::vect
   Place p(gpu::kOps, bench);
   const int64_t X = int64_t(bias.size()), T = int64_t(logits.size()) / X;
   const Tensor logits_TX = p.zeros(DType::kF32, {T, X}), bias_X = p.zeros(DType::kF32, {X});
-  std::copy(logits.begin(), logits.end(), logits_TX.as<float>());
-  std::copy(bias.begin(), bias.end(), bias_X.as<float>());
+  p.edit<float>(logits_TX, [&](float* x) { std::ranges::copy(logits, x); });
+  p.edit<float>(bias_X, [&](float* x) { std::ranges::copy(bias, x); });
   const Tensor expert = p.unset(DType::kI32, {T});
   kernels::router_select_forward(p.context(), {.logits_TX = logits_TX,
                                                .bias_X = bias_X,
@@ -173,7 +174,7 @@ TEST(GpuRouter, PaddingHasNoGradient) {
   Place p(gpu::kOps, bench);
   const Tensor probabilities = p.random(DType::kF32, "p", {4, 5}),
                dlogits = p.unset(DType::kF32, {4, 5});
-  probabilities.as<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  p.edit<float>(probabilities, [](float* x) { x[5] = std::numeric_limits<float>::quiet_NaN(); });
   kernels::router_select_backward(p.context(), {.dweight_T = p.random(DType::kF32, "dweight", {4}),
                                                 .p_TX = probabilities,
                                                 .expert_T = p.ints({4, kNoClass, kNoClass, 0}),
