@@ -77,9 +77,14 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
     target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_emulator_tests gpu_emulator_${KIND}
                           gpu_emulator_${KIND}_kernels GTest::gtest_main)
   endforeach()
+  add_library(gpu_tool OBJECT tests/kernels/gpu/tool.cpp)
+  ashlar_test_program(gpu_tool)
+  target_link_libraries(gpu_tool PUBLIC ashlar_gpu GTest::gtest)
+  add_executable(gpu_32_tool)
+  target_link_libraries(gpu_32_tool PRIVATE gpu_tool gpu_emulator_32 gpu_emulator_32_kernels)
   # The program with an emulator behind it, for tests: ashlar_emulator_32 train RECIPE train.device=gpu
   foreach(WARP 32 64)
-    add_executable(ashlar_emulator_${WARP} EXCLUDE_FROM_ALL ashlar/cli/main.cpp)
+    add_executable(ashlar_emulator_${WARP} ashlar/cli/main.cpp)
     target_link_libraries(ashlar_emulator_${WARP} PRIVATE ashlar_cli gpu_emulator_${WARP} gpu_emulator_${WARP}_kernels)
   endforeach()
   # Training on a GPU: those that compute for long run with one size of a warp.
@@ -113,9 +118,13 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
 endif()
 
 # Dry runs of the windows with a card: their reports, line by line.
-foreach(WINDOW nothing)
+set(WINDOWS nothing)
+if(TARGET gpu_32_tool)
+  list(APPEND WINDOWS correctness sanitizers benches)
+endif()
+foreach(WINDOW ${WINDOWS})
   add_test(NAME gpu.window.${WINDOW} COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu_window/run ${WINDOW})
-  set_tests_properties(gpu.window.${WINDOW} PROPERTIES LABELS fast TIMEOUT 300)
+  set_tests_properties(gpu.window.${WINDOW} PROPERTIES LABELS fast TIMEOUT 300 ENVIRONMENT BUILD=${PROJECT_BINARY_DIR})
 endforeach()
 
 add_test(NAME gpu.sources COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu.sh)
@@ -162,10 +171,12 @@ if(ASHLAR_GPU)
   target_sources(gpu_device PRIVATE ${GPU_OBJECTS})
   set_target_properties(gpu_device PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(gpu_device PUBLIC ${GPU_LIBRARIES})
-  # The tests of the language and of all ops on a card.
+  # The tests of the language and of all ops on a card, and what scripts/gpu_window.sh needs besides.
   ashlar_gpu_objects(GPU_TEST_OBJECTS ${GPU_TEST_SOURCES})
   add_executable(gpu_${ASHLAR_GPU}_test ${GPU_TEST_OBJECTS})
   target_link_libraries(gpu_${ASHLAR_GPU}_test PRIVATE gpu_tests GTest::gtest_main)
+  add_executable(gpu_${ASHLAR_GPU}_tool ${GPU_TEST_OBJECTS})
+  target_link_libraries(gpu_${ASHLAR_GPU}_tool PRIVATE gpu_tool)
   gtest_discover_tests(gpu_${ASHLAR_GPU}_test TEST_PREFIX gpu.${ASHLAR_GPU}. PROPERTIES LABELS fast TIMEOUT 120
                        DISCOVERY_TIMEOUT 60)
 else()
