@@ -166,6 +166,9 @@ function(ashlar_gpu_objects OUT)  # then kernels
   set(${OUT} ${OBJECTS} PARENT_SCOPE)
 endfunction()
 if(ASHLAR_GPU)
+  # A package carries its libraries in lib, also those that only libraries need (scripts/gpu_package.sh).
+  set(CMAKE_BUILD_RPATH $ORIGIN/lib)
+  add_link_options(-Wl,--disable-new-dtags)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
   ashlar_gpu_objects(GPU_OBJECTS ${GPU_SOURCES})
   target_sources(gpu_device PRIVATE ${GPU_OBJECTS})

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# What scripts/gpu_window.sh takes to a machine with a card and without the libraries of Debian: the program, its tests
+# and tool with kernels for that card, and the shared libraries that they need.
+#
+#   scripts/gpu_package.sh cuda|hip [DIRECTORY]     builds with that preset; DIRECTORY: build/gpu_package
+#
+# The programs look for libraries, the C++ runtime among them, in lib beside them, and have no symbols.  More than 40 MiB
+# in all is an error: what travels to such a machine is small.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+vendor=${1:-} to=${2:-build/gpu_package} most_mib=40
+case $vendor in
+  cuda | hip) ;;
+  *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+build=build/$vendor
+scripts/build "$vendor" --target ashlar "gpu_${vendor}_test" "gpu_${vendor}_tool"
+
+rm -rf "$to" && mkdir -p "$to/lib"
+for pair in ashlar:ashlar "gpu_${vendor}_test:gpu_test" "gpu_${vendor}_tool:gpu_tool"; do
+  strip -o "$to/${pair#*:}" "$build/${pair%:*}"
+done
+# All but the C library and what belongs to the driver, which the other machine has.
+ldd "$to"/{ashlar,gpu_test,gpu_tool} | awk '$3 ~ /^\// { print $3 }' | sort -u |
+  grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*|libcuda|libamdhip64)\.so' | xargs cp -Lt "$to/lib"
+strip "$to"/lib/*
+for program in "$to"/{ashlar,gpu_test,gpu_tool}; do
+  readelf -d "$program" | grep -qE 'RPATH.*\$ORIGIN/lib' ||
+    { echo "gpu_package: $program does not look for libraries in \$ORIGIN/lib" >&2; exit 1; }
+done
+cp tests/kernels/gpu/checksums.txt "$to/"
+git rev-parse HEAD >"$to/commit"
+mib=$(du -sm "$to" | cut -f1)
+[ "$mib" -le "$most_mib" ] || { du -a "$to" | sort -n | tail -n 8 >&2; echo "gpu_package: $mib MiB, at most $most_mib" >&2; exit 1; }
+echo "gpu_package: $to, $mib MiB: $(git rev-parse --short HEAD) for $vendor"
