@@ -43,7 +43,6 @@ TEST_P(GpuGolden, HasTheLossAndTheGradientsOfTransformers) {
   const TemporaryDirectory scratch;
   write_text(*files, scratch / "recipe.toml", "[train]\nmicro_batch = 1\nglobal_batch = 1\n");
   const Overrides overrides = {"init.model=" + directory, "train.precision=fp32",
-                               "optim.matrices=adamw",
                                fmt::format("data.sequence_length={}", ids.size())};
   const Recipe recipe = read_recipe(*files, scratch / "recipe.toml", overrides);
 

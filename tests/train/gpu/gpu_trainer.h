@@ -30,7 +30,7 @@ inline Recipe tiny_llama(const Overrides& overrides = {}) {
       "model.num_attention_heads=4", "model.head_dim=16",       "model.num_key_value_heads=2",
       "model.intermediate_size=88",  "data.sequence_length=45", "train.micro_batch=2",
       "train.global_batch=4",        "train.threads=1",         "train.steps=100",
-      "optim.warmup_steps=2",        "optim.matrices=adamw"};
+      "optim.warmup_steps=2"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return load_recipe(kLlamaNano, all);
 }
