@@ -97,11 +97,14 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
     add_executable(gpu_train_${WARP}_test)
     target_link_libraries(gpu_train_${WARP}_test PRIVATE gpu_train_tests gpu_emulator_${WARP}
                           gpu_emulator_${WARP}_kernels GTest::gtest_main)
-    gtest_discover_tests(gpu_train_${WARP}_test TEST_PREFIX gpu.train.${WARP}. TEST_FILTER -Nightly.*
+    gtest_discover_tests(gpu_train_${WARP}_test TEST_PREFIX gpu.train.${WARP}. TEST_FILTER -Nano.*:Nightly.*
                          PROPERTIES LABELS fast TIMEOUT 300 DISCOVERY_TIMEOUT 60)
     gtest_discover_tests(gpu_train_${WARP}_test TEST_PREFIX gpu.train.${WARP}. TEST_FILTER Nightly.*
-                         PROPERTIES LABELS nightly TIMEOUT 3600 DISCOVERY_TIMEOUT 60)
+                         PROPERTIES LABELS nightly TIMEOUT 7200 DISCOVERY_TIMEOUT 60)
   endforeach()
+  # One warp is enough for the shipped recipes: they take a minute each.
+  gtest_discover_tests(gpu_train_32_test TEST_PREFIX gpu.train.32. TEST_FILTER Nano.*
+                       PROPERTIES LABELS fast TIMEOUT 900 DISCOVERY_TIMEOUT 60)
   foreach(WARP 32 64)
     gtest_discover_tests(gpu_${WARP}_test TEST_PREFIX gpu.${WARP}. PROPERTIES LABELS fast TIMEOUT 120
                          DISCOVERY_TIMEOUT 60)

@@ -21,18 +21,38 @@ namespace ashlar::train::testing_support {
 
 using Overrides = std::vector<std::string>;
 
-inline const std::string kLlamaNano = ASHLAR_FIXTURES "/../../recipes/llama-nano.toml";
+inline std::string nano(const std::string& family) {
+  return ASHLAR_FIXTURES "/../../recipes/" + family + "-nano.toml";
+}
 
-// A Llama of two blocks, of odd sizes where there is a choice.
-inline Recipe tiny_llama(const Overrides& overrides = {}) {
-  Overrides all = {
-      "model.vocab_size=331",        "model.hidden_size=64",    "model.num_hidden_layers=2",
-      "model.num_attention_heads=4", "model.head_dim=16",       "model.num_key_value_heads=2",
-      "model.intermediate_size=88",  "data.sequence_length=45", "train.micro_batch=2",
-      "train.global_batch=4",        "train.threads=1",         "train.steps=100",
-      "optim.warmup_steps=2"};
+// The nano of a family, with two blocks, of odd sizes where there is a choice.
+inline Recipe tiny(const std::string& family, const Overrides& of_family,
+                   const Overrides& overrides) {
+  Overrides all = {"model.vocab_size=331",      "model.hidden_size=64",
+                   "model.num_hidden_layers=2", "model.num_attention_heads=4",
+                   "model.head_dim=16",         "model.num_key_value_heads=2",
+                   "data.sequence_length=45",   "train.micro_batch=2",
+                   "train.global_batch=4",      "train.threads=1",
+                   "train.steps=100",           "optim.warmup_steps=2"};
+  all.insert(all.end(), of_family.begin(), of_family.end());
   all.insert(all.end(), overrides.begin(), overrides.end());
-  return load_recipe(kLlamaNano, all);
+  return load_recipe(nano(family), all);
+}
+inline Recipe tiny_llama(const Overrides& overrides = {}) {
+  return tiny("llama", {"model.intermediate_size=88"}, overrides);
+}
+inline Recipe tiny_zaya1(const Overrides& overrides = {}) {
+  return tiny(
+      "zaya1",
+      {"model.num_experts=5", "model.moe_intermediate_size=40", "model.router_hidden_size=24"},
+      overrides);
+}
+// With a shared expert and the gate of attention's output.
+inline Recipe tiny_moe(const Overrides& overrides = {}) {
+  return tiny("moe",
+              {"model.num_experts=5", "model.moe_intermediate_size=40",
+               "model.shared_expert_intermediate_size=24", "model.shared_expert_gate=true"},
+              overrides);
 }
 
 // Rows of ids with a pattern to learn; each row holds two documents.
