@@ -11,7 +11,7 @@
 namespace ashlar::data::jinja {
 namespace {
 
-using Kind = ListValue::Kind;
+using ListKind = ListValue::Kind;
 
 struct FilterCall {
   Rendering& rendering;
@@ -31,7 +31,7 @@ struct FilterCall {
 using Filter = Value (*)(const FilterCall&);
 
 Value generator(const FilterCall& call, std::vector<Value> items) {
-  return call.rendering.list(std::move(items), Kind::kGenerator);
+  return call.rendering.list(std::move(items), ListKind::kGenerator);
 }
 
 // The value at a path of members and indices: "function.name".
@@ -106,7 +106,7 @@ Value dictsort(const FilterCall& call) {
   std::vector<Value> items, keys;
   for (const auto& [key, value] : dict->items) {
     keys.push_back(sort_key(call, by_value ? value : key, given[0] && is_true(*given[0])));
-    items.push_back(call.rendering.list({key, value}, Kind::kTuple));
+    items.push_back(call.rendering.list({key, value}, ListKind::kTuple));
   }
   return call.rendering.list(sorted(call, std::move(items), keys, given[2] && is_true(*given[2])));
 }
@@ -181,7 +181,7 @@ Value items_filter(const FilterCall& call) {
   if (!dict) call.rendering.fail("items of a {} is not supported", type_name(call.input));
   std::vector<Value> items;
   for (const auto& [key, value] : dict->items)
-    items.push_back(call.rendering.list({key, value}, Kind::kTuple));
+    items.push_back(call.rendering.list({key, value}, ListKind::kTuple));
   return generator(call, std::move(items));
 }
 
@@ -200,7 +200,7 @@ Value join(const FilterCall& call) {
 
 Value last(const FilterCall& call) {
   call.parameters({});
-  if (const ListValue* list = call.input.list(); list && list->kind == Kind::kGenerator)
+  if (const ListValue* list = call.input.list(); list && list->kind == ListKind::kGenerator)
     call.rendering.fail("last of a generator is not supported");
   const std::vector<Value> items = items_of(call.rendering, call.input);
   return items.empty() ? make_undefined("No last item, sequence was empty.") : items.back();
