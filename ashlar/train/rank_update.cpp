@@ -29,8 +29,9 @@ class OtherRank {
   // Returns the number of events of the gradient norm.
   size_t update() {
     optimizer_.gradient_squares(ctx_, [&](std::span<const kernels::Download> squares) {
-      std::vector<kernels::Download> list(squares.begin(), squares.end());
+      std::vector<kernels::Download> list;  // as RankModel::download_results puts it together
       for (const Tensor& result : like_.model().results()) list.push_back({.from = result});
+      list.insert(list.end(), squares.begin(), squares.end());
       kernels::download(ctx_, list);
     });
     const size_t norm_end = trace().events().size();
