@@ -117,7 +117,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   set(RACES_TEST ${SETARCH} -R $<TARGET_FILE:gpu_races_test> --gtest_brief=1)
   add_test(NAME gpu.races COMMAND ${RACES_TEST} --gtest_filter=-Language.Functions*:Faults.*)
   add_test(NAME gpu.races.faults COMMAND ${RACES_TEST} --gtest_filter=Faults.*)
-  set_tests_properties(gpu.races gpu.races.faults PROPERTIES LABELS fast TIMEOUT 300)
+  set_tests_properties(gpu.races gpu.races.faults PROPERTIES LABELS fast TIMEOUT 900)
 endif()
 
 # Dry runs of the windows with a card: their reports, line by line.
