@@ -174,7 +174,11 @@ void prepare_all(const Scratch& scratch) {
   run_ok(scratch, train_args({"train.steps=2", "train.trace_steps=1"}));
   run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
   fs::copy_file(kData + "/vectors/stones.txt", scratch / "corpus.txt");
-  write_file(scratch / "chats.jsonl", R"({"prompt": "Hi", "completion": "Ho"})");
+  std::string chats;
+  for (int i = 0; i < 300; ++i)
+    chats += R"({"prompt": "Hi there", "completion": "Ho"})"
+             "\n";
+  write_file(scratch / "chats.jsonl", chats);
   write_file(scratch / "chat.jinja", "{% for m in messages %}{{ m.content }}</s>{% endfor %}");
   fs::copy_file(kData + "/recipes/tiny.toml", scratch / "recipe.toml");
   fs::copy_file(kData + "/recorded_steps/machine.toml", scratch / "small.toml");
