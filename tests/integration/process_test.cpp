@@ -160,11 +160,13 @@ void wait_for(Program& program, const fs::path& path) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// A step is done, and its row is written.
+// A step is done, and its row is written; that of a later step may be half written.
 void wait_for_a_row(Program& program, const fs::path& run_directory) {
   const fs::path path = run_directory / "metrics.jsonl";
-  while (program.running() && (!fs::exists(path) || read_steps(run_directory).empty()))
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto has_row = [&] {
+    return fs::exists(path) && read_file(path).find("\"samples\"") != std::string::npos;
+  };
+  while (program.running() && !has_row()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 // As from `timeout`, mpirun and Slurm, which signal more than once: on one rank and on threads.
