@@ -152,7 +152,10 @@ inline std::string vendor() {
 }
 inline std::string missing() {
   int count = 0;
-  return text_of(cudaGetDeviceCount(&count));
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver)
+    return "there is no NVIDIA driver, or one older than release 580, which CUDA 13 needs";
+  return text_of(error);
 }
 inline std::string emulated_chip() {
   return "";
