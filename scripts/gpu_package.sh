@@ -4,8 +4,8 @@
 #
 #   scripts/gpu_package.sh cuda|hip [DIRECTORY]     builds with that preset; DIRECTORY: build/gpu_package
 #
-# The programs look for libraries, the C++ runtime among them, in lib beside them, and have no symbols.  More than 40 MiB
-# in all is an error: what travels to such a machine is small.
+# The programs look for libraries, the C++ runtime among them, in lib beside them, and have no symbols.  DIRECTORY.tar.gz
+# is what travels, and scripts/gpu_window.sh unpacks it; more than 40 MiB are an error, for what travels is small.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 vendor=${1:-} to=${2:-build/gpu_package} most_mib=40
@@ -24,12 +24,18 @@ done
 ldd "$to"/{ashlar,gpu_test,gpu_tool} | awk '$3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*|libcuda|libamdhip64)\.so' | xargs cp -Lt "$to/lib"
 strip "$to"/lib/*
+# Libraries of Debian that state places of their own would look for their like there alone.
+for library in "$to"/lib/*; do patchelf --set-rpath '$ORIGIN' "$library"; done
 for program in "$to"/{ashlar,gpu_test,gpu_tool}; do
   readelf -d "$program" | grep -qE 'RPATH.*\$ORIGIN/lib' ||
     { echo "gpu_package: $program does not look for libraries in \$ORIGIN/lib" >&2; exit 1; }
 done
+left=$(ldd "$to"/{ashlar,gpu_test,gpu_tool} | awk '$3 ~ /^\// { print $3 }' |
+  grep -vE "^$(readlink -f "$to")/|/(libc|libm|libpthread|libdl|librt|libcuda|libamdhip64)\.so" || true)
+[ -z "$left" ] || { echo "gpu_package: not of the package: $left" >&2; exit 1; }
 cp tests/kernels/gpu/checksums.txt "$to/"
 git rev-parse HEAD >"$to/commit"
-mib=$(du -sm "$to" | cut -f1)
+tar -C "$(dirname "$to")" -czf "$to.tar.gz" "$(basename "$to")"
+mib=$(du -sm "$to.tar.gz" | cut -f1)
 [ "$mib" -le "$most_mib" ] || { du -a "$to" | sort -n | tail -n 8 >&2; echo "gpu_package: $mib MiB, at most $most_mib" >&2; exit 1; }
-echo "gpu_package: $to, $mib MiB: $(git rev-parse --short HEAD) for $vendor"
+echo "gpu_package: $to.tar.gz, $mib MiB: $(git rev-parse --short HEAD) for $vendor"

@@ -10,8 +10,8 @@
 # Every part has a deadline, the most valuable come first, and a part that needs a failed one does not run.  Settings of
 # the card are never touched.
 #
-#   PACKAGE=DIR   the programs: what scripts/gpu_package.sh made (build/gpu_package), or `emulator`: those of
-#                 build/release, on small sizes, to try this script
+#   PACKAGE=DIR   the programs: what scripts/gpu_package.sh made (build/gpu_package), unpacked from DIR.tar.gz where DIR
+#                 is not there; or `emulator`: those of build/release, on small sizes, to try this script
 #   OUT=DIR       the report: WINDOW.jsonl, a record a line as it is measured, and WINDOW.log (runs/gpu_window)
 #   PEERS, SANITIZER   commands in place of scripts/gpu/peers.py and compute-sanitizer
 #
@@ -28,6 +28,9 @@ if [ "$package" = emulator ]; then
     model.{intermediate_size=96,vocab_size=320} data.sequence_length=64 train.{micro_batch,global_batch}=2)
   filter='GpuUpdate.SumOfSquaresMatches*:GpuSwiglu.*:Language.Sums*'
 else
+  if [ ! -d "$package" ] && [ -f "$package.tar.gz" ]; then
+    tar -C "$(dirname "$package")" -xzf "$package.tar.gz" || exit 2
+  fi
   test=$package/gpu_test tool=$package/gpu_tool ashlar=$package/ashlar
   export ASHLAR_GPU_CHECKSUMS=$package/checksums.txt
 fi
