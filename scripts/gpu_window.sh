@@ -198,8 +198,9 @@ part_busy() { # another process uses the card meanwhile
   (while :; do timeout "$(left)" "$test" --gtest_filter="$filter" --gtest_brief=1; done >/dev/null 2>&1) &
   other=$!
   run_tests "$repeats" || code=$?
-  kill "$other"
+  kill -STOP "$other"   # it must outlive its child, which nothing would find otherwise
   pkill -P "$other"
+  kill -KILL "$other"
   [ "$code" -eq 0 ] && say 'bits, busy: tests that differ in repeats' "$bad"
   return "$code"
 }

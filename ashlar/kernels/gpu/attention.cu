@@ -14,7 +14,7 @@ namespace ashlar::device {
 namespace {
 
 constexpr int kStep = 32, kMaxWarps = 4, kMaxThreads = kMaxWarps * kWarp;
-constexpr int kSharedLimit = kWarp == 64 ? 64 << 10 : 227 << 10;
+constexpr int kSharedLimit = kWarp == 64 ? 64 << 10 : 163 << 10;  // of sm_80; sm_90 has more
 
 // Where copies to shared memory are asynchronous, those of the next columns run during a step.
 template <typename Element>

@@ -162,7 +162,9 @@ inline std::string emulated_chip() {
 }
 inline void* take(size_t bytes) {
   void* data = nullptr;
-  return cudaMalloc(&data, bytes) == cudaSuccess ? data : nullptr;
+  if (cudaMalloc(&data, bytes) == cudaSuccess) return data;
+  cudaGetLastError();  // or the next launch would have this error
+  return nullptr;
 }
 inline void give(void* data) {
   cudaFree(data);
@@ -177,7 +179,9 @@ inline std::string copy_bytes(void* to, const void* from, size_t bytes) {
 }
 inline void* take_pinned(size_t bytes) {
   void* data = nullptr;
-  return cudaMallocHost(&data, bytes) == cudaSuccess ? data : nullptr;
+  if (cudaMallocHost(&data, bytes) == cudaSuccess) return data;
+  cudaGetLastError();
+  return nullptr;
 }
 inline void give_pinned(void* data) {
   cudaFreeHost(data);

@@ -15,10 +15,9 @@
 namespace ashlar::kernels::gpu {
 namespace {
 
-// The architectures that kernels are compiled for (cmake/gpu.cmake); those of sm_80 run on all of
-// the 8s.
-constexpr std::array<std::string_view, 6> kArchitectures{"sm_80", "sm_86",  "sm_89",
-                                                         "sm_90", "gfx90a", "gfx942"};
+// The architectures that kernels are compiled for (cmake/gpu.cmake).  Those of sm_80 would start on
+// other chips of the 8s too, which have less shared memory than attention takes.
+constexpr std::array<std::string_view, 4> kArchitectures{"sm_80", "sm_90", "gfx90a", "gfx942"};
 
 DeviceSpec emulated_device(const std::string& chip) {
   const DeviceSpec* known = known_device(chip);
@@ -37,9 +36,14 @@ DeviceSpec find_gpu() {
   ASHLAR_REQUIRE(reason.empty(), kDevice, "{}", reason);
   if (const std::string chip = device::emulated_chip(); !chip.empty()) return emulated_device(chip);
   const Cards cards = find_cards();
-  ASHLAR_REQUIRE(!cards.list.empty(), kDevice, "no driver describes a GPU: {}",
-                 fmt::join(cards.reasons, "; "));
-  const DeviceSpec& card = cards.list[0];  // the device of a process that chooses none
+  const std::string_view family = device::vendor() == "AMD" ? "gfx" : "sm_";
+  // The device of a process that chooses none is the first of its vendor.
+  const auto found = std::find_if(
+      cards.list.begin(), cards.list.end(),
+      [&](const DeviceSpec& listed) { return listed.architecture.starts_with(family); });
+  ASHLAR_REQUIRE(found != cards.list.end(), kDevice, "no driver describes a GPU of {}: {}",
+                 device::vendor(), fmt::join(cards.reasons, "; "));
+  const DeviceSpec& card = *found;
   ASHLAR_REQUIRE(std::find(kArchitectures.begin(), kArchitectures.end(), card.architecture) !=
                      kArchitectures.end(),
                  kDevice, "{} is of architecture {}, for which no kernel is compiled; expected {}",
