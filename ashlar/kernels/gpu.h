@@ -1,5 +1,5 @@
-// A GPU for the modules that compute on it: the table of its functions, its memory, and the order
-// of its work.  kernels/gpu holds what is behind it.
+// A GPU for the modules that compute on it: its functions, its memory, and the order of its work.
+// The folder kernels/gpu implements them.
 //
 // Every build has these.  A build without the kernels of a vendor finds no GPU (find_gpu); it plans
 // for one, which takes the table and a DeviceSpec on meta.
@@ -12,6 +12,7 @@
 
 #include "ashlar/core/device_spec.h"
 #include "ashlar/tensor/allocator.h"
+#include "ashlar/tensor/tensor.h"
 
 namespace ashlar::kernels {
 
@@ -25,6 +26,9 @@ extern const Ops kOps;  // functions that GPUs lack raise kDevice, on meta too
 // Errors   kDevice, with the remedy: this build has no kernels for GPUs, there is no GPU, its
 //          driver is too old, no kernel is compiled for its architecture, a library is missing.
 DeviceSpec find_gpu();
+
+// Flop/s of products of F32 or BF16 by the data sheet of the chip; NaN: unknown.
+double peak_of(const DeviceSpec& gpu, DType compute);
 
 // One range of the GPU's memory, taken when it is made and cut into buffers.
 //

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -87,11 +86,6 @@ Peak::Peak(const kernels::Context& ctx, DType compute, const RankResources& reso
       files_(files),
       run_dir_(std::move(run_dir)),
       stated_(stated) {}
-
-double peak_of(const DeviceSpec& gpu, DType compute) {
-  const double flops = compute == DType::kBF16 ? gpu.bf16_flops : gpu.fp32_flops;
-  return flops > 0.0 ? flops : std::numeric_limits<double>::quiet_NaN();
-}
 
 double Peak::find() {
   if (stated_) return flops_ = *stated_;

@@ -42,9 +42,6 @@ class Peak {
   bool is_kept_ = false;
 };
 
-// The peak of a chip by its data sheet; NaN: unknown.
-double peak_of(const DeviceSpec& gpu, DType compute);
-
 // Measures on all ranks together, and gives the best of three measurements, each long enough for
 // ranks and threads that share a CPU to have their turns.  num_cpus: on this machine.  All ranks
 // call it.

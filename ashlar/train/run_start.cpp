@@ -113,9 +113,9 @@ void Run::check_storage() {
 }
 
 void Run::measure_peak() {
-  peak_ = std::make_unique<Peak>(trainer_->context(), compute_, resources_, files_,
-                                 recipe_.train.run_dir,
-                                 gpu_ ? std::optional(peak_of(*gpu_, compute_)) : std::nullopt);
+  peak_ = std::make_unique<Peak>(
+      trainer_->context(), compute_, resources_, files_, recipe_.train.run_dir,
+      gpu_ ? std::optional(kernels::gpu::peak_of(*gpu_, compute_)) : std::nullopt);
   const parallel::RankModel& model = trainer_->model();
   scale_ = {
       .steps = recipe_.train.steps,

@@ -6,6 +6,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/rounding.h"
 #include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/matrix.h"
 #include "ashlar/tensor/tensor.h"
 
@@ -70,6 +71,13 @@ inline bool by_vectors(int64_t width, std::initializer_list<Tensor> tensors) {
 inline bool by_vectors(const Matrix& m) {
   return m.cols % kVectorElements == 0 && m.stride % kVectorElements == 0 &&
          begins_at_vector(m.data);
+}
+
+// The weights as a product of this type reads them.
+inline Tensor weights_of(const Operand& w, DType compute) {
+  if (compute == DType::kF32) return w.w;
+  ASHLAR_ASSERT(w.forward.dtype == DType::kBF16 && w.forward.numel() == w.w.numel());
+  return w.forward.view(w.w.shape);
 }
 
 // Raises what a launch returned.

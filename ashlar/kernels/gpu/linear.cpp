@@ -53,25 +53,18 @@ void multiply(const Context& ctx, DType compute, const Factor& a, const Factor& 
   if (!direct) gpu::copy(ctx, d, c);
 }
 
-// W as products in this type read it.
-Matrix weight_of(const Operand& w, DType compute) {
-  if (compute == DType::kF32) return Matrix::of(w.w);
-  ASHLAR_ASSERT(w.forward.dtype == DType::kBF16 && w.forward.numel() == w.w.numel());
-  return Matrix::of(w.forward.view(w.w.shape));
-}
-
 }  // namespace
 
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                     const Matrix& y, bool accumulate) {
   if (x.rows == 0) return;
-  multiply(ctx, compute, {x}, {weight_of(w, compute), true}, y, accumulate);
+  multiply(ctx, compute, {x}, {Matrix::of(weights_of(w, compute)), true}, y, accumulate);
 }
 
 void linear_backward_input(const Context& ctx, DType compute, const Matrix& dy, const Operand& w,
                            const Matrix& dx, bool accumulate) {
   if (dy.rows == 0) return;
-  multiply(ctx, compute, {dy}, {weight_of(w, compute)}, dx, accumulate);
+  multiply(ctx, compute, {dy}, {Matrix::of(weights_of(w, compute))}, dx, accumulate);
 }
 
 void linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy, const Matrix& x,

@@ -4,10 +4,6 @@
 namespace ashlar::kernels::gpu {
 namespace {
 
-const int32_t* ends_of_experts(const Tensor& row_of_expert_E1) {
-  return row_of_expert_E1 ? reinterpret_cast<const int32_t*>(row_of_expert_E1.data) : nullptr;
-}
-
 template <typename Call>
 device::Choices choices_of(const Call& x, int64_t width, bool by_vectors) {
   return {.row_of_token = ints(x.plan.row_of_token_Tk),
@@ -131,7 +127,7 @@ void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Te
   if (ctx.meta() || act_TF.empty()) return;
   const int64_t F = act_TF.shape[1];
   check_launch(
-      device::launch(device::SwigluForward{.row_of_expert = ends_of_experts(row_of_expert_E1),
+      device::launch(device::SwigluForward{.row_of_expert = ints(row_of_expert_E1),
                                            .num_experts = row_of_expert_E1.numel() - 1,
                                            .gate_up = elements(gate_up_T2F),
                                            .act = elements(act_TF),
@@ -145,7 +141,7 @@ void swiglu_backward(const Context& ctx, const Tensor& row_of_expert_E1, const T
   if (ctx.meta() || dact_TF.empty()) return;
   const int64_t F = dact_TF.shape[1];
   check_launch(device::launch(
-      device::SwigluBackward{.row_of_expert = ends_of_experts(row_of_expert_E1),
+      device::SwigluBackward{.row_of_expert = ints(row_of_expert_E1),
                              .num_experts = row_of_expert_E1.numel() - 1,
                              .dact = elements(dact_TF),
                              .gate_up = elements(gate_up_T2F),

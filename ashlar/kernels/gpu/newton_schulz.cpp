@@ -57,8 +57,7 @@ class MatrixBatch {
     Tensor now = compute_ == DType::kF32 ? own : other;
     scale(x, now);
     if (through_gram_) {
-      iterate_gram(now, steps);
-      multiply(sided(squares_[3].slice(0, count), now), other);
+      multiply(sided(iterate_gram(now, steps), now), other);
       now = other;
     } else {
       Tensor next = compute_ == DType::kF32 ? other : own;
@@ -130,11 +129,11 @@ class MatrixBatch {
     multiply(sided(s, x), next, 1, kA, x);
   }
 
-  // Leaves the product Q of all factors P = a I + S in squares_[3]: Q <- P Q, A <- P A P.
-  void iterate_gram(const Tensor& x, int steps) const {
+  // Returns the product Q of all factors P = a I + S: Q <- P Q, A <- P A P.
+  Tensor iterate_gram(const Tensor& x, int steps) const {
     const int64_t count = x.shape[0];
-    const Tensor gram = squares_[0].slice(0, count), s = squares_[1].slice(0, count),
-                 half = squares_[2].slice(0, count), q = squares_[3].slice(0, count);
+    const Tensor gram = squares_[0].slice(0, count), s = squares_[1].slice(0, count);
+    Tensor half = squares_[2].slice(0, count), q = squares_[3].slice(0, count);
     make_gram(x, gram);
     for (int step = 0; step < steps; ++step) {
       make_polynomial(gram, s);
@@ -146,12 +145,13 @@ class MatrixBatch {
                                                         .side = s.shape[1]}));
       } else {
         multiply({{s}, {q}}, half, 1, kA, q);
-        gpu::copy(ctx_, Matrix::of(half), Matrix::of(q));
+        std::swap(half, q);
       }
-      if (step + 1 == steps) return;
+      if (step + 1 == steps) break;
       multiply({{s}, {gram}}, half, 1, kA, gram);
       multiply({{half}, {s}}, gram, 1, kA, half);
     }
+    return q;
   }
 
   // x = now, which is `other` or in x's memory.

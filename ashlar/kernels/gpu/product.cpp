@@ -111,26 +111,18 @@ void run_grouped(const Context& ctx, const GroupedPass& p) {
                                                     .overwrites = !p.accumulates}));
 }
 
-// The weights as a product of this type reads them.
-Tensor grouped_weights_of(const Operand& w, DType compute) {
-  if (compute != DType::kBF16) return w.w;
-  ASHLAR_ASSERT(w.forward.dtype == DType::kBF16 && w.forward.numel() == w.w.numel());
-  return w.forward.view(w.w.shape);
-}
-
 }  // namespace
 
 void grouped_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                             const Tensor& row_of_group_G1, const Matrix& y) {
-  run_grouped(
-      ctx, {LinearPass::kForward, compute, x, y, grouped_weights_of(w, compute), row_of_group_G1});
+  run_grouped(ctx, {LinearPass::kForward, compute, x, y, weights_of(w, compute), row_of_group_G1});
 }
 
 void grouped_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
                                    const Operand& w, const Tensor& row_of_group_G1,
                                    const Matrix& dx) {
-  run_grouped(ctx, {LinearPass::kBackwardInput, compute, dx, dy, grouped_weights_of(w, compute),
-                    row_of_group_G1});
+  run_grouped(
+      ctx, {LinearPass::kBackwardInput, compute, dx, dy, weights_of(w, compute), row_of_group_G1});
 }
 
 void grouped_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
@@ -141,13 +133,12 @@ void grouped_linear_backward_weight(const Context& ctx, DType compute, const Mat
 
 void blockdiag_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                               const Matrix& y) {
-  run_grouped(ctx, {LinearPass::kForward, compute, x, y, grouped_weights_of(w, compute), {}});
+  run_grouped(ctx, {LinearPass::kForward, compute, x, y, weights_of(w, compute), {}});
 }
 
 void blockdiag_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
                                      const Operand& w, const Matrix& dx) {
-  run_grouped(ctx,
-              {LinearPass::kBackwardInput, compute, dx, dy, grouped_weights_of(w, compute), {}});
+  run_grouped(ctx, {LinearPass::kBackwardInput, compute, dx, dy, weights_of(w, compute), {}});
 }
 
 void blockdiag_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
