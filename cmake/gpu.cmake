@@ -1,7 +1,7 @@
-# Computing on GPUs.  ashlar_gpu is a part of every build: the functions of kernels/ops.h for GPUs,
-# over the border of launch.h.  Behind the border a program has one of three: gpu_device, which is
-# the kernels of ASHLAR_GPU or else a stub that finds no GPU, or the objects of an emulator, which a
-# program links besides and which then come first.
+# Computing on GPUs.  Every build has ashlar_gpu: the functions of kernels/ops.h for GPUs, which call
+# the functions of launch.h.  Those are defined in gpu_device: the kernels that ASHLAR_GPU names, or
+# without it functions that say that there is no GPU.  A program that links the objects of an
+# emulator takes them from there, since objects come before libraries.
 #
 # Kernels for GPUs: ashlar/kernels/gpu/*.cu, compiled by g++ for the emulator in every build, and by
 # the compiler of a vendor where ASHLAR_GPU asks for it (docs/gpu.md).  The tests of
@@ -137,7 +137,7 @@ endforeach()
 set_tests_properties(gpu.sources PROPERTIES LABELS fast TIMEOUT 120)
 set_tests_properties(gpu.code.cuda gpu.code.hip PROPERTIES LABELS gpu_code TIMEOUT 600 SKIP_RETURN_CODE 77)
 
-# What is behind the border in an ordinary program.
+# gpu_device, which defines the functions of launch.h in an ordinary program.
 if(ASHLAR_GPU STREQUAL cuda)
   find_program(ASHLAR_NVCC nvcc HINTS $ENV{HOME}/.cache/ashlar/cuda/nvidia/cu13/bin /usr/local/cuda/bin REQUIRED
                DOC "nvcc of CUDA 13 (scripts/setup --cuda)")
@@ -193,7 +193,7 @@ else()
        "std::string launch(\\1) { return missing()@ }")
   list(JOIN LAUNCHES "\n" LAUNCHES)
   string(REPLACE "@" ";" LAUNCHES "${LAUNCHES}")
-  configure_file(cmake/gpu_stub.cpp.in ${PROJECT_BINARY_DIR}/generated/gpu_stub.cpp @ONLY)
-  target_sources(gpu_device PRIVATE ${PROJECT_BINARY_DIR}/generated/gpu_stub.cpp)
+  configure_file(cmake/no_gpu.cpp.in ${PROJECT_BINARY_DIR}/generated/no_gpu.cpp @ONLY)
+  target_sources(gpu_device PRIVATE ${PROJECT_BINARY_DIR}/generated/no_gpu.cpp)
   target_include_directories(gpu_device PRIVATE ${PROJECT_SOURCE_DIR})
 endif()

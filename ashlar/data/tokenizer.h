@@ -99,8 +99,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string&
 // neither.  `place`: their directory, for messages.
 std::unique_ptr<Tokenizer> tokenizer_among(const std::map<std::string, std::string>& files,
                                            const std::string& place);
-// The same for work that needs no text: null, with a warning, for a tokenizer.json that asks for
-// what Ashlar does not do.
+// The same for work that needs no text: null, with a warning, for a tokenizer.json with a step that
+// Ashlar does not have.
 std::unique_ptr<Tokenizer> readable_tokenizer_among(const std::map<std::string, std::string>& files,
                                                     const std::string& place, Log& log);
 // Loads "byte", the file at the path `name`, or, if that is a directory, tokenizer.model or else

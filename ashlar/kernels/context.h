@@ -25,7 +25,7 @@ namespace cpu {
 extern const Ops kOps;
 }
 namespace gpu {
-class Stream;  // gpu/stream.h
+class Stream;  // kernels/gpu.h
 }
 
 // Flop and bytes of one call, as its header states them.

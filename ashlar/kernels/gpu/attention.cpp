@@ -73,8 +73,8 @@ void put_most_work_first(TileLists& lists) {
   });
 }
 
-// Few queries, as in decoding, are too few tiles for a device: each of them then goes over a part
-// of its keys, and the results are merged.
+// A few queries, as in decoding, make too few tiles to fill a device.  Several blocks then share
+// the keys of a tile, and a second launch merges their results.
 constexpr int64_t kFewQueries = 64, kKeysOfPart = 256, kMostParts = 32;
 
 int64_t num_parts(int64_t num_queries, int64_t key_rows) {

@@ -1,6 +1,6 @@
-// The language of kernels: one source for CUDA, HIP and the emulator (docs/gpu.md).  A kernel uses
-// this header, math.h, rows.h and tile.h, and nothing of a vendor.  Behind it stands one of three
-// halves with the same names: cuda.h, hip.h, emulator.h.
+// The language of kernels: one source for CUDA, HIP and the emulator (docs/gpu.md).  It is defined
+// by one of three halves with the same names: cuda.h, hip.h, emulator.h.  A kernel uses the other
+// headers of this folder, and nothing of a vendor.
 //
 //   ASHLAR_KERNEL(n)    a kernel, launched with at most n threads a block
 //   ASHLAR_KERNEL(n, b) the same, with registers for b blocks at a time, where nvcc would rather

@@ -1,5 +1,5 @@
-// moe.h, topk.h: choices of experts, counted and put in order.  A row of choices is cut into parts
-// of kChoicesOfPart.
+// moe.h, topk.h: choices of experts, counted and put in order.  A block takes
+// kChoicesOfPart choices of a row.
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/gpu/rows.h"
