@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/content.h"
@@ -19,9 +20,18 @@ Ordered parse_row(std::string_view line, const std::string& where) {
   const Utf8Report utf8 = check_utf8(line);
   ASHLAR_REQUIRE(utf8.num_invalid == 0, kData, "{}: not valid JSON at byte {}: it is not UTF-8",
                  where, utf8.first_invalid + 1);
+  // The parser takes a zero byte for the end and would accept anything behind it.
+  const size_t zero = line.find('\0');
+  ASHLAR_REQUIRE(zero == line.npos, kData, "{}: not valid JSON at byte {}: a zero byte", where,
+                 zero + 1);
+  int64_t num_values = 0;
   const auto check = [&](int depth, Event event, Ordered& value) {
     ASHLAR_REQUIRE(depth <= kMaxRowDepth, kData, "{}: the row nests deeper than {} levels", where,
                    kMaxRowDepth);
+    const bool begins =
+        event == Event::value || event == Event::object_start || event == Event::array_start;
+    ASHLAR_REQUIRE(!begins || ++num_values <= kMaxJsonValues, kData,
+                   "{}: the row has more than {} values", where, kMaxJsonValues);
     ASHLAR_REQUIRE(
         event != Event::value || !value.is_number_float() || std::abs(value.get<double>()) < 0x1p63,
         kData, "{}: the number {} needs more than 64 bits", where, value.dump());

@@ -8,7 +8,7 @@
 //   completion  {"prompt", "completion"} or {"instruction", "input", "output"}: strings
 //
 // Errors  kData "WHERE: found; expected": not JSON, none of these, a number of more than 64 bits,
-//         nesting deeper than kMaxRowDepth.
+//         nesting deeper than kMaxRowDepth, more than kMaxJsonValues values.
 #pragma once
 
 #include <string>

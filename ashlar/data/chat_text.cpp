@@ -10,6 +10,8 @@ namespace ashlar::data {
 namespace {
 
 constexpr std::string_view kWhite = " \t\r\n";
+// The most that the prefixes of a chat, one for each answer, may have together.
+constexpr size_t kMaxPrefixBytes = size_t(1) << 30;
 
 // The bytes that both begin with, up to a border of characters.
 size_t common_prefix(std::string_view a, std::string_view b) {
@@ -74,6 +76,13 @@ TrainingText ChatTexts::text_of(const Ordered& chat) const {
 std::vector<std::pair<size_t, size_t>> ChatTexts::by_prefixes(const std::string& text,
                                                               const Ordered& messages,
                                                               const ChatOptions& options) const {
+  const auto answers = static_cast<size_t>(std::ranges::count_if(
+      messages, [](const Ordered& message) { return message.value("role", "") == "assistant"; }));
+  ASHLAR_REQUIRE(answers * text.size() <= kMaxPrefixBytes, kData,
+                 "{}: the chat has {} answers in {} bytes, and what stands before each of them is "
+                 "rendered again, of which {} bytes is the limit; so long a chat needs a template "
+                 "with {{% generation %}}",
+                 template_.name(), answers, text.size(), kMaxPrefixBytes);
   std::vector<std::pair<size_t, size_t>> learned;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].value("role", "") != "assistant") continue;

@@ -7,7 +7,8 @@
 // the answer of a chat of two messages ("<|im_end|>").
 //
 // Errors  kData: those of ChatTemplate; a template that renders the beginning of a chat differently
-//         from the whole, or ends no turns: a template with {% generation %} is needed.
+//         from the whole, or ends no turns, or a chat with too many answers for its size: a
+//         template with {% generation %} is needed.
 #pragma once
 
 #include <cstddef>

@@ -79,6 +79,8 @@ TEST(ChatRow, RefusesWithTheFault) {
             0u);
   EXPECT_NE(refusal("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(refusal("{\"a\": \"\xff\"}").find("not UTF-8"), std::string::npos);
+  EXPECT_EQ(refusal(std::string("{}\0 more", 8)),
+            "f line 3: not valid JSON at byte 3: a zero byte");
 }
 
 ChatTemplate template_of(const std::string& name) {
@@ -167,6 +169,16 @@ TEST(ChatText, RefusesATemplateThatHidesWhereAnswersAre) {
   const ChatTemplate endless("{% for m in messages %}{{ m.content }}{% endfor %}", "endless");
   EXPECT_NE(message_of(ErrorKind::kData, [&] { learned_of(endless, kTwoTurns); })
                 .find("writes nothing behind"),
+            std::string::npos);
+}
+
+// Each answer would render a MiB again.
+TEST(ChatText, RefusesLongChatsWithoutMarks) {
+  Ordered messages = {{{"role", "user"}, {"content", std::string(1 << 20, 'x')}}};
+  for (int i = 0; i < 1024; ++i) messages.push_back({{"role", "assistant"}, {"content", "a"}});
+  const Ordered chat = {{"messages", messages}, {"tools", nullptr}, {"prompt_messages", 0}};
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { learned_of(template_of("chatml.jinja"), chat); })
+                .find("so long a chat needs a template with {% generation %}"),
             std::string::npos);
 }
 

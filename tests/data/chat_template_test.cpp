@@ -150,6 +150,10 @@ TEST(ChatTemplate, BoundsWhatATemplateTakes) {
   EXPECT_NE(refusal("{{ 'x' * 99999999999 }}").find(work), std::string::npos);
   EXPECT_NE(refusal("{{ [1] * 99999999999 }}").find("too large"), std::string::npos);
   EXPECT_NE(refusal("{{ 'x'.replace('', 'y' * 60000000) }}").find(work), std::string::npos);
+  const std::string long_text = "{% set s = 'x' * 1000000 %}{% set p = 'x' * 500000 ~ 'y' %}";
+  for (const char* search : {"p in s", "s.find(p)", "s.count(p)", "s.split(p)", "s.partition(p)",
+                             "s.replace(p, '')", "s | replace(p, '')", "s | trim(p)"})
+    EXPECT_NE(refusal(long_text + "{{ " + search + " }}").find(work), std::string::npos) << search;
   const std::string few = "{% for i in range(200) %}";
   EXPECT_NE(
       refusal("{% set n = namespace(s=[1]) %}" + few + "{% set n.s = [n.s, n.s] %}{% endfor %}")

@@ -268,8 +268,10 @@ Value replace(const FilterCall& call) {
   const int64_t count = given[2] && !given[2]->is<None>()
                             ? integer_argument(call.rendering, *given[2], "replace: count")
                             : -1;
-  const auto result = replace_text(call.text(), str_of(call.rendering, *given[0]),
-                                   str_of(call.rendering, *given[1]), count, size_t(1) << 28);
+  const std::string text = call.text(), old = str_of(call.rendering, *given[0]);
+  call.rendering.charge_search(text, old);
+  const auto result =
+      replace_text(text, old, str_of(call.rendering, *given[1]), count, size_t(1) << 28);
   if (!result) call.rendering.fail("the result of replace is too large");
   return call.rendering.text(*result);
 }
@@ -382,7 +384,9 @@ Value trim(const FilterCall& call) {
   const Parameters given = call.parameters({"chars"});
   std::optional<std::string_view> set;
   if (given[0] && !given[0]->is<None>()) set = call.string(*given[0]);
-  return call.rendering.text(std::string(strip(call.text(), Side::kBoth, set)));
+  const std::string text = call.text();
+  if (set) call.rendering.charge(text.size() * (1 + set->size() / 8));
+  return call.rendering.text(std::string(strip(text, Side::kBoth, set)));
 }
 
 Value unique(const FilterCall& call) {

@@ -46,14 +46,15 @@ Value split_method(const MethodCall& call) {
   const Parameters given(call.rendering, call.name, call.arguments, {"sep", "maxsplit"});
   const int64_t most = given[1] ? call.integer(*given[1]) : -1;
   const bool from_right = call.name == "rsplit";
-  call.rendering.charge(call.self().size());
   if (!given[0] || given[0]->is<None>()) {
+    call.rendering.charge(call.self().size());
     if (from_right && most >= 0)
       call.rendering.fail("rsplit at white space with a limit is not supported");
     return call.rendering.texts(split_space(call.self(), most));
   }
   const std::string& separator = call.string(*given[0]);
   if (separator.empty()) call.rendering.fail("{}: the separator is empty", call.name);
+  call.rendering.charge_search(call.self(), separator);
   return call.rendering.texts(from_right ? rsplit_text(call.self(), separator, most)
                                          : split_text(call.self(), separator, most));
 }
@@ -87,9 +88,9 @@ Value remove_affix(const MethodCall& call) {
 Value replace_method(const MethodCall& call) {
   const std::vector<Value>& given = call.values(2, 3);
   const int64_t count = given.size() > 2 ? call.integer(given[2]) : -1;
-  call.rendering.charge(call.self().size());
-  const auto result = replace_text(call.self(), call.string(given[0]), call.string(given[1]), count,
-                                   size_t(1) << 28);
+  const std::string& old = call.string(given[0]);
+  call.rendering.charge_search(call.self(), old);
+  const auto result = replace_text(call.self(), old, call.string(given[1]), count, size_t(1) << 28);
   if (!result) call.rendering.fail("the result of replace is too large");
   return call.rendering.text(*result);
 }
@@ -108,7 +109,7 @@ Value case_method(const MethodCall& call) {
 
 Value find_method(const MethodCall& call) {
   const std::string& part = call.string(call.values(1, 1)[0]);
-  call.rendering.charge(call.self().size());
+  call.rendering.charge_search(call.self(), part);
   const bool from_right = call.name.starts_with("r");
   const size_t at = from_right ? call.self().rfind(part) : call.self().find(part);
   if (at != std::string::npos)
@@ -118,8 +119,9 @@ Value find_method(const MethodCall& call) {
 }
 
 Value count_method(const MethodCall& call) {
-  call.rendering.charge(call.self().size());
-  return Value(count_text(call.self(), call.string(call.values(1, 1)[0])));
+  const std::string& part = call.string(call.values(1, 1)[0]);
+  call.rendering.charge_search(call.self(), part);
+  return Value(count_text(call.self(), part));
 }
 
 Value join_method(const MethodCall& call) {
@@ -181,6 +183,7 @@ Value partition(const MethodCall& call) {
   const std::string& separator = call.string(call.values(1, 1)[0]);
   if (separator.empty()) call.rendering.fail("{}: the separator is empty", call.name);
   const std::string& text = call.self();
+  call.rendering.charge_search(text, separator);
   const bool from_right = call.name == "rpartition";
   const size_t at = from_right ? text.rfind(separator) : text.find(separator);
   std::vector<Value> parts;

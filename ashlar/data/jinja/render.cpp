@@ -213,6 +213,7 @@ class TemplateRenderer {
   }
 
   void set(RenderScope& scope, const std::string& name, Value value) {
+    rendering_.charge(1 + scope.names.size() / 8);
     const auto known = std::ranges::find(scope.names, name, &std::pair<std::string, Value>::first);
     if (known != scope.names.end())
       known->second = std::move(value);

@@ -102,7 +102,9 @@ class JsonWriter {
     begin('{');
     for (size_t i = 0; i < items.size(); ++i) {
       separate(i);
-      out_ += json_text(key_of(items[i]->first), style_.ensure_ascii) + style_.key_separator;
+      const std::string key = key_of(items[i]->first);
+      rendering_.charge(key.size() + style_.key_separator.size());
+      out_ += json_text(key, style_.ensure_ascii) + style_.key_separator;
       put(items[i]->second);
     }
     end('}');
@@ -124,6 +126,7 @@ class JsonWriter {
   }
   void separate(size_t i) {
     if (i == 0) return;
+    rendering_.charge(style_.item_separator.size());
     out_ += style_.item_separator;
     new_line();
   }
@@ -273,6 +276,11 @@ Value real(Rendering& rendering, std::string_view name, double a, double b) {
 void Rendering::charge(size_t units) {
   if (units > static_cast<size_t>(work_)) fail("the template takes too much time or memory");
   work_ -= static_cast<int64_t>(units);
+}
+
+void Rendering::charge_search(std::string_view text, std::string_view part) {
+  const size_t places = text.size() - std::min(text.size(), part.size());
+  charge(text.size() + places * (part.size() / 64));
 }
 
 template <typename Container>
@@ -487,7 +495,7 @@ bool contains(Rendering& rendering, const Value& container, const Value& item) {
   if (const std::string* text = container.string()) {
     const std::string* part = item.string();
     if (!part) rendering.fail("'in' a string needs a string, not a {}", type_name(item));
-    rendering.charge(text->size());
+    rendering.charge_search(*text, *part);
     return text->find(*part) != std::string::npos;
   }
   if (const DictValue* dict = container.dict()) {
@@ -507,7 +515,10 @@ bool is_less(Rendering& rendering, const Value& a, const Value& b) {
   if (integer_of(a, i) && integer_of(b, j)) return i < j;
   double x = 0, y = 0;
   if (number_of(a, x) && number_of(b, y)) return x < y;
-  if (a.string() && b.string()) return *a.string() < *b.string();
+  if (a.string() && b.string()) {
+    rendering.charge(std::min(weight_of(a), weight_of(b)));
+    return *a.string() < *b.string();
+  }
   const ListValue *p = a.list(), *q = b.list();
   if (!p || !q || p->kind != q->kind)
     rendering.fail("a {} and a {} have no order", type_name(a), type_name(b));

@@ -29,6 +29,8 @@ class Rendering {
     fail_at(name_, place, fmt::format(format, std::forward<Args>(args)...));
   }
   void charge(size_t units);
+  // For a search for `part` that may compare all of it at every place of the text.
+  void charge_search(std::string_view text, std::string_view part);
 
   Value text(std::string bytes) {
     charge(bytes.size());
