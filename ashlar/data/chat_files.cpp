@@ -6,6 +6,8 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
+#include "ashlar/data/hf/json_tokenizer.h"
+#include "ashlar/data/hf/pre_tokenizer.h"
 #include "ashlar/data/jinja/syntax.h"
 
 namespace ashlar::data {
@@ -20,6 +22,12 @@ constexpr int64_t kMaxConfigBytes = int64_t(64) << 20;
 bool is_file(FileSystem& files, const std::string& path) {
   const auto info = files.stat(path, LinkPolicy::kFollow);
   return info && info->type == FileInfo::Type::kFile;
+}
+
+Json config_at(FileSystem& files, const std::string& path) {
+  Json config = parse_json(read_text(files, path, kMaxConfigBytes), path, ErrorKind::kData);
+  ASHLAR_REQUIRE(config.is_object(), kData, "{}: it is no JSON object", path);
+  return config;
 }
 
 // "" if there is none.
@@ -37,14 +45,15 @@ std::string template_in(const Json& config, const std::string& path) {
 }
 
 // Whether a normalizer or pre-tokenizer puts a space in front of every section of a text.
-bool prepends(const Json& step) {
+bool prepends(const Json& step, const std::string& path) {
   if (!step.is_object()) return false;
   const Json type = step.value("type", Json());
   if (type == "Prepend") return true;
-  if (type == "Metaspace") return step.value("prepend_scheme", Json("always")) == "always";
+  if (type == "Metaspace")
+    return parse_metaspace(step, path).prepend == Metaspace::Prepend::kAlways;
   for (const char* name : {"normalizers", "pretokenizers"})
     if (const Json steps = step.value(name, Json()); type == "Sequence" && steps.is_array())
-      return std::ranges::any_of(steps, prepends);
+      return std::ranges::any_of(steps, [&](const Json& one) { return prepends(one, path); });
   return false;
 }
 
@@ -63,12 +72,7 @@ ChatTemplate load_chat_template(FileSystem& files, const std::string& path) {
   if (is_file(files, alone))
     return {read_text(files, alone, int64_t(jinja::kMaxTemplateBytes)), alone};
   std::string source;
-  if (is_file(files, config)) {
-    const Json json =
-        parse_json(read_text(files, config, kMaxConfigBytes), config, ErrorKind::kData);
-    ASHLAR_REQUIRE(json.is_object(), kData, "{}: it is no JSON object", config);
-    source = template_in(json, config);
-  }
+  if (is_file(files, config)) source = template_in(config_at(files, config), config);
   ASHLAR_REQUIRE(!source.empty(), kData,
                  "{}: there is no chat template ({}, or chat_template in {}); name one with "
                  "--chat-template",
@@ -80,27 +84,32 @@ Ordered special_token_names(FileSystem& files, const std::string& directory,
                             const Tokenizer& tokenizer) {
   Ordered names = Ordered::object();
   const std::string config = join(directory, kConfigName);
-  if (is_file(files, config)) {
-    const Json json =
-        parse_json(read_text(files, config, kMaxConfigBytes), config, ErrorKind::kData);
+  const auto take = [&](const Json& json) {
     for (const char* name : kTokenNames)
       if (const std::string text = name_in(json.value(name, Json())); !text.empty())
         names[name] = text;
+  };
+  if (!directory.empty() && is_file(files, config)) {
+    take(config_at(files, config));
     return names;
   }
-  if (tokenizer.bos_id() >= 0 && tokenizer.id_of("<s>") == tokenizer.bos_id())
-    names["bos_token"] = "<s>";
-  if (tokenizer.eos_id() >= 0 && tokenizer.id_of("</s>") == tokenizer.eos_id())
-    names["eos_token"] = "</s>";
+  if (tokenizer.kind() == "tokenizer.json")
+    take(parse_json(json_tokenizer_files(tokenizer).at(std::string(kConfigName)), tokenizer.name(),
+                    ErrorKind::kData));
+  const auto usual = [&](const char* name, const char* text, int32_t id) {
+    if (id >= 0 && !names.contains(name) && tokenizer.id_of(text) == id) names[name] = text;
+  };
+  usual("bos_token", "<s>", tokenizer.bos_id());
+  usual("eos_token", "</s>", tokenizer.eos_id());
   return names;
 }
 
 bool puts_space_behind_special_tokens(FileSystem& files, const std::string& directory) {
   const std::string path = join(directory, "tokenizer.json");
-  if (!is_file(files, path)) return false;
+  if (directory.empty() || !is_file(files, path)) return false;
   const Json json = parse_json(read_text(files, path, kMaxConfigBytes), path, ErrorKind::kData);
-  return json.is_object() && (prepends(json.value("normalizer", Json())) ||
-                              prepends(json.value("pre_tokenizer", Json())));
+  return json.is_object() && (prepends(json.value("normalizer", Json()), path) ||
+                              prepends(json.value("pre_tokenizer", Json()), path));
 }
 
 SpecialTokens::SpecialTokens(const Tokenizer& tokenizer, const Ordered& names,

@@ -17,7 +17,8 @@ namespace ashlar::data {
 ChatTemplate load_chat_template(FileSystem& files, const std::string& path);
 
 // An object of bos_token, eos_token and the like, as tokenizer_config.json in `directory` names
-// them; "<s>" and "</s>" of a tokenizer without that file.
+// them.  Without that file, or with directory "": as a tokenizer.json was read with, and "<s>" and
+// "</s>".
 Ordered special_token_names(FileSystem& files, const std::string& directory,
                             const Tokenizer& tokenizer);
 

@@ -77,31 +77,34 @@ void RowEncoder::append(std::string_view text, bool learned, EncodedRow& row) co
   row.learned.resize(row.ids.size(), learned || options_.train_on_input);
 }
 
-EncodedRow RowEncoder::encode(std::string_view line, const std::string& where) const {
-  EncodedRow row;
-  if (options_.format == RowFormat::kCompletion) {
-    const CompletionRow texts = completion_of_row(line, where);
-    append(texts.prompt, false, row);
-    append(texts.completion, true, row);
-  } else {
-    const Ordered chat = chat_of_row(line, where);
-    TrainingText text;
-    try {
-      text = chats_->texts->text_of(chat);
-    } catch (const Error& error) {
-      throw Error(error.kind(), where + ": " + error.what());
-    }
-    if (text.asked_for_time) asked_for_time_ = true;
-    const std::string_view all = text.text;
-    size_t at = 0;
-    for (const auto& [begin, end] : text.learned) {
-      append(all.substr(at, begin - at), false, row);
-      append(all.substr(begin, end - begin), true, row);
-      at = end;
-    }
-    append(all.substr(at), false, row);
+void RowEncoder::append_chat(const Ordered& chat, EncodedRow& row) const {
+  const TrainingText text = chats_->texts->text_of(chat);
+  if (text.asked_for_time) asked_for_time_ = true;
+  const std::string_view all = text.text;
+  size_t at = 0;
+  for (const auto& [begin, end] : text.learned) {
+    append(all.substr(at, begin - at), false, row);
+    append(all.substr(begin, end - begin), true, row);
+    at = end;
   }
+  append(all.substr(at), false, row);
+}
+
+EncodedRow RowEncoder::encode(std::string_view line, const std::string& where) const {
   const bool completion = options_.format == RowFormat::kCompletion;
+  const CompletionRow texts = completion ? completion_of_row(line, where) : CompletionRow();
+  const Ordered chat = completion ? Ordered() : chat_of_row(line, where);
+  EncodedRow row;
+  try {
+    if (completion) {
+      append(texts.prompt, false, row);
+      append(texts.completion, true, row);
+    } else {
+      append_chat(chat, row);
+    }
+  } catch (const Error& error) {
+    throw Error(error.kind(), where + ": " + error.what());
+  }
   if (completion || row.ids.empty() || row.ids.back() != tokenizer_.eos_id()) {
     row.ids.push_back(tokenizer_.eos_id());
     row.learned.push_back(completion || options_.train_on_input);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ashlar/core/files.h"
+#include "ashlar/core/json.h"
 #include "ashlar/data/tokenizer.h"
 
 namespace ashlar::data {
@@ -48,6 +49,7 @@ class RowEncoder {
  private:
   struct Chats;
   void append(std::string_view text, bool learned, EncodedRow& row) const;
+  void append_chat(const Ordered& chat, EncodedRow& row) const;
 
   const Tokenizer& tokenizer_;
   const RowOptions options_;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/threads.h"
+#include "ashlar/data/chat_files.h"
 #include "ashlar/data/hf_tokenizer.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/stream_decoder.h"
@@ -186,10 +187,41 @@ TEST(JsonTokenizer, TakesTheNamesOfSpecialTokensFromFilesBesideIt) {
   EXPECT_EQ(stated->pad_id(), 1);
   EXPECT_EQ(parse_tokenizer(stated->bytes(), "copy")->eos_id(), 10);
   EXPECT_EQ(json_tokenizer_files(*stated).at("tokenizer.json"), file.dump());
+  const Ordered names = {{"eos_token", "<e>"}, {"pad_token", "a"}};
+  EXPECT_EQ(special_token_names(*files, "elsewhere", *stated), names);
   write_file(*files, "dir/tokenizer_config.json", R"({"eos_token": "nothing"})");
   EXPECT_NE(message_of(ErrorKind::kData, [&] { load_tokenizer(*files, "dir"); })
                 .find("eos_token is \"nothing\", which is no token"),
             std::string::npos);
+}
+
+TEST(ChatFiles, OfADirectoryAloneCount) {
+  const auto files = memory_files(), empty = memory_files();
+  write_file(*files, "tokenizer_config.json", R"({"pad_token": "<pad>"})");
+  EXPECT_EQ(special_token_names(*files, "", *byte_tokenizer()),
+            special_token_names(*empty, "", *byte_tokenizer()));
+  files->make_directories("dir");
+  write_file(*files, "dir/tokenizer_config.json", "[]");
+  const std::string fault = "dir/tokenizer_config.json: it is no JSON object";
+  EXPECT_EQ(
+      message_of(ErrorKind::kData, [&] { special_token_names(*files, "dir", *byte_tokenizer()); }),
+      fault);
+  EXPECT_EQ(message_of(ErrorKind::kData, [&] { load_chat_template(*files, "dir"); }), fault);
+}
+
+TEST(ChatFiles, TellWhetherSectionsBeginWithASpace) {
+  const auto files = memory_files();
+  files->make_directories("dir");
+  const auto puts_space = [&](const json& step) {
+    write_file(*files, "dir/tokenizer.json", json{{"pre_tokenizer", step}}.dump());
+    return puts_space_behind_special_tokens(*files, "dir");
+  };
+  json step = {{"type", "Metaspace"}, {"replacement", "▁"}};
+  EXPECT_TRUE(puts_space(step));
+  step["add_prefix_space"] = false;
+  EXPECT_FALSE(puts_space(step));
+  step = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}};
+  EXPECT_FALSE(puts_space(step));
 }
 
 // Longer parts than the merges look through one after the other, and unknown characters.
@@ -320,6 +352,33 @@ TEST(JsonTokenizer, BoundsWhatItsStepsMakeOfAText) {
   file["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
   const auto tokenizer = small(file);
   EXPECT_NE(message_of(ErrorKind::kData, [&] { tokenizer->encode("a"); })
+                .find("expected at most 134217728"),
+            std::string::npos);
+}
+
+std::string to_base64(const std::string& bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i + 3 <= bytes.size(); i += 3) {
+    uint32_t bits = 0;
+    for (size_t j = 0; j < 3; ++j) bits = bits << 8 | uint8_t(bytes[i + j]);
+    for (const int shift : {18, 12, 6, 0}) out += kDigits[bits >> shift & 63];
+  }
+  return out;
+}
+
+TEST(JsonTokenizer, BoundsWhatAMapOfCharactersMakesOfAText) {
+  // A trie that holds "a" alone, with the text at 0 as its replacement.
+  std::vector<uint32_t> units = {98 * 4};
+  units.resize(1 + 98);
+  units[1 + 'a'] = 'a' | 1 << 8 | 1 << 10;
+  std::string map(reinterpret_cast<const char*>(units.data()), units.size() * 4);
+  map += std::string(3'000'000, 'b');
+  json file = small_file();
+  file["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(map)}};
+  const auto tokenizer = small(file);
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { tokenizer->encode(std::string(50, 'a')); })
                 .find("expected at most 134217728"),
             std::string::npos);
 }

@@ -12,6 +12,7 @@
 #include "ashlar/core/fields.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/normalizer.h"
+#include "ashlar/data/hf/pattern.h"
 #include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {
@@ -64,16 +65,20 @@ class PrecompiledNormalizer : public TextNormalizer {
   void apply(std::string& text, size_t& /*origin*/) const override {
     std::string out;
     out.reserve(text.size());
+    const auto append = [&](std::string_view piece) {
+      require_text_size(out.size() + piece.size());
+      out += piece;
+    };
     for_each_grapheme(text, [&](std::string_view cluster) {
       constexpr size_t kMostClusterBytes = 5;
       if (cluster.size() <= kMostClusterBytes)
         if (const auto replacement = find(cluster)) {
-          out += *replacement;
+          append(*replacement);
           return;
         }
       for (size_t at = 0; at < cluster.size();) {
         const std::string_view one = cluster.substr(at, code_point_at(cluster, at).length);
-        out += find(one).value_or(one);
+        append(find(one).value_or(one));
         at += one.size();
       }
     });
