@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,7 @@
 #include "ashlar/data/hf_tokenizer.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/text_files.h"
+#include "ashlar/data/text_source.h"
 
 namespace ashlar::cli {
 namespace {
@@ -57,6 +59,23 @@ std::string decoded_row(const Fields& row, const data::Tokenizer& tokenizer, boo
   return one_line({{"text", tokenizer.decode(ids, skip_special)}});
 }
 
+// Reads a line of stdin without its end; false: there is none.
+bool next_line(std::string& line, int64_t number) {
+  constexpr int kEnd = std::char_traits<char>::eof();
+  std::streambuf& in = *std::cin.rdbuf();
+  line.clear();
+  int c = in.sbumpc();
+  const bool found = c != kEnd;
+  for (; c != kEnd && c != '\n'; c = in.sbumpc()) {
+    ASHLAR_REQUIRE(int64_t(line.size()) < data::kMaxDocumentBytes, kData,
+                   "stdin line {}: it has more than {} bytes", number, data::kMaxDocumentBytes);
+    line += char(c);
+  }
+  // The buffer reads through stdin, which alone keeps its errors.
+  ASHLAR_REQUIRE(!std::ferror(stdin), kStorage, "stdin: line {} cannot be read", number);
+  return found;
+}
+
 // Converts the JSON lines of stdin and prints a line for each.
 template <typename Convert>  // std::string(const Fields& row)
 int convert_rows(const ConversionFlags& flags, Convert convert) {
@@ -77,7 +96,7 @@ int convert_rows(const ConversionFlags& flags, Convert convert) {
     rows.clear();
   };
   size_t bytes = 0;
-  for (std::string line; std::getline(std::cin, line);) {
+  for (std::string line; next_line(line, num_done + int64_t(rows.size()) + 1);) {
     bytes += line.size();
     rows.push_back(std::move(line));
     if (bytes < kBatchRowBytes && rows.size() < kBatchRows) continue;
