@@ -70,9 +70,12 @@ std::string finding_of(FileSystem& files, const std::string& prefix, Log& log,
   report.bytes = dataset.index().num_tokens() * size_of(dataset.index().type());
   report.has_checksum = dataset.sidecar().has_value();
   if (!report.has_checksum) return "";
+  const std::vector<Target> targets = targets_of(dataset);
+  report.bytes = 0;
+  for (const Target& target : targets) report.bytes += target.bytes;
   tokenizer_of_dataset(files, prefix);
   Progress progress(log, "verifying " + prefix, report.bytes, "B");
-  for (const Target& target : targets_of(dataset)) {
+  for (const Target& target : targets) {
     std::string finding = compare(files, target, [&](int64_t bytes) {
       progress.advance(bytes);
       return true;

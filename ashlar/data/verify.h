@@ -19,7 +19,7 @@ namespace ashlar::data {
 
 struct DatasetReport {
   std::string finding;                           // one line; "": no fault
-  int64_t documents = 0, tokens = 0, bytes = 0;  // of .bin
+  int64_t documents = 0, tokens = 0, bytes = 0;  // of .bin and .mask
   bool has_checksum = false;
 };
 

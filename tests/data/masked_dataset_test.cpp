@@ -129,7 +129,9 @@ TEST_F(MaskedDataset, ShowsDamage) {
   run(kChat, kChats);
   const uint64_t fingerprint = IndexedDataset(*files, "set").fingerprint();
   Log log([](std::string_view) {});
-  EXPECT_EQ(verify_dataset(*files, "set", log).finding, "");
+  const DatasetReport report = verify_dataset(*files, "set", log);
+  EXPECT_EQ(report.finding, "");
+  EXPECT_EQ(report.bytes, 23 * 2 + 3);
   write_file(*files, "set.mask", std::string("\0\0\x71", 3));
   EXPECT_EQ(verify_dataset(*files, "set", log).finding.find("set.mask: checksum is "), 0u);
   write_file(*files, "set.mask", std::string("\0\0", 2));
