@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/error.h"
-#include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/content.h"
@@ -30,8 +29,8 @@ Ordered parse_row(std::string_view line, const std::string& where) {
                    kMaxRowDepth);
     const bool begins =
         event == Event::value || event == Event::object_start || event == Event::array_start;
-    ASHLAR_REQUIRE(!begins || ++num_values <= kMaxJsonValues, kData,
-                   "{}: the row has more than {} values", where, kMaxJsonValues);
+    ASHLAR_REQUIRE(!begins || ++num_values <= kMaxRowValues, kData,
+                   "{}: the row has more than {} values", where, kMaxRowValues);
     ASHLAR_REQUIRE(
         event != Event::value || !value.is_number_float() || std::abs(value.get<double>()) < 0x1p63,
         kData, "{}: the number {} needs more than 64 bits", where, value.dump());

@@ -8,9 +8,10 @@
 //   completion  {"prompt", "completion"} or {"instruction", "input", "output"}: strings
 //
 // Errors  kData "WHERE: found; expected": not JSON, none of these, a number of more than 64 bits,
-//         nesting deeper than kMaxRowDepth, more than kMaxJsonValues values.
+//         nesting deeper than kMaxRowDepth, more than kMaxRowValues values.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,8 @@
 namespace ashlar::data {
 
 inline constexpr int kMaxRowDepth = 64;
+// An object is searched from its first member on, so that many members take quadratic time.
+inline constexpr int64_t kMaxRowValues = 1 << 16;
 
 // {"messages": [...], "tools": [...] or null, "prompt_messages": N}: the messages with the roles
 // that templates know, of which the first N are a prompt that is not to be learned.

@@ -81,6 +81,10 @@ TEST(ChatRow, RefusesWithTheFault) {
   EXPECT_NE(refusal("{\"a\": \"\xff\"}").find("not UTF-8"), std::string::npos);
   EXPECT_EQ(refusal(std::string("{}\0 more", 8)),
             "f line 3: not valid JSON at byte 3: a zero byte");
+  std::string many = "[0";
+  for (int64_t i = 0; i < kMaxRowValues; ++i) many += ",0";
+  EXPECT_EQ(refusal("{\"messages\": " + many + "]}"),
+            "f line 3: the row has more than 65536 values");
 }
 
 ChatTemplate template_of(const std::string& name) {

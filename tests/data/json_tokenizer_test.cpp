@@ -187,7 +187,7 @@ TEST(JsonTokenizer, TakesTheNamesOfSpecialTokensFromFilesBesideIt) {
   EXPECT_EQ(stated->pad_id(), 1);
   EXPECT_EQ(parse_tokenizer(stated->bytes(), "copy")->eos_id(), 10);
   EXPECT_EQ(json_tokenizer_files(*stated).at("tokenizer.json"), file.dump());
-  const Ordered names = {{"eos_token", "<e>"}, {"pad_token", "a"}};
+  const Ordered names = {{"eos_token", "<e>"}, {"unk_token", "u"}, {"pad_token", "a"}};
   EXPECT_EQ(special_token_names(*files, "elsewhere", *stated), names);
   write_file(*files, "dir/tokenizer_config.json", R"({"eos_token": "nothing"})");
   EXPECT_NE(message_of(ErrorKind::kData, [&] { load_tokenizer(*files, "dir"); })
