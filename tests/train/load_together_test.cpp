@@ -198,10 +198,17 @@ TEST(LoadTogether, ARankThatLeavesIsNotWrittenToAnyMore) {
 class LoadTogetherDamaged : public testing::Test {
  protected:
   void SetUp() override { model_.save(*disk_, contiguous(3)); }
-  void flip(size_t file, int64_t at) {
-    const std::string path = join(kStep, StepReader(*disk_, kStep).index().files[file].path);
+  // The files that a load reads, in the order of the index.
+  std::vector<IndexFile> files_of_tensors() const {
+    std::vector<IndexFile> files = StepReader(*disk_, kStep).index().files;
+    std::erase_if(files, [](const IndexFile& f) { return f.kind != FileKind::kSafetensors; });
+    return files;
+  }
+  void flip(const IndexFile& file, int64_t at) {
+    const std::string path = join(kStep, file.path);
     std::string text = read_all(*disk_, path);
-    text[size_t(at)] = char(text[size_t(at)] ^ 4);
+    char& byte = text.at(size_t(at));
+    byte = char(byte ^ 4);
     overwrite(*disk_, path, text);
   }
   // Every rank throws the same, and this is it.
@@ -227,13 +234,12 @@ class LoadTogetherDamaged : public testing::Test {
 };
 
 TEST_F(LoadTogetherDamaged, AllRanksNameTheFirstDamageInTheOrderOfFiles) {
-  const StepReader reader(*disk_, kStep);
-  const auto& files = reader.index().files;
+  const std::vector<IndexFile> files = files_of_tensors();
   ASSERT_GE(files.size(), 3u);
   const std::string first = files[0].path;
-  flip(2, 5000);
-  flip(0, kChunkBytes + 77);
-  flip(0, files[0].size_bytes - 1);
+  flip(files[2], 5000);
+  flip(files[0], kChunkBytes + 77);
+  flip(files[0], files[0].size_bytes - 1);
   for (const Cut& cut : {copies(1), copies(4), tensor_parallel(5), contiguous(3), bucketed(2, 999)})
     for (int round = 0; round < 5; ++round)
       EXPECT_NE(said(*disk_, ErrorKind::kCorrupt, cut).find(first + ": chunk 1 (bytes"),
