@@ -42,7 +42,8 @@ function(ashlar_sharded_tests TARGET PREFIX SUITE SHARDS LABEL)
 endfunction()
 
 # ashlar_module(<name> [USES modules...] [TEST_USES modules...] [LIBRARIES targets...]
-#               [TEST_LIBRARIES targets...] [SHARDED_SUITES suites...] [ROOMS folders...]): library
+#               [TEST_LIBRARIES targets...] [SHARDED_SUITES suites...] [LONG_TESTS tests...]
+#               [ROOMS folders...]): library
 # ashlar_<name> of every .cpp under ashlar/<name>/, and the test program <name>_test of every
 # tests/<name>/*_test.cpp.
 #
@@ -51,9 +52,9 @@ endfunction()
 # any other module, and a module that nobody includes.  LIBRARIES are third-party; TEST_LIBRARIES
 # serve the tests alone.  ROOMS are the folders of a large module, lowest first: the test `layers`
 # rejects an include of a room behind its own.  SHARDED_SUITES are tables of so many cases that a
-# few tests run them all.
+# few tests run them all; LONG_TESTS, by names or patterns of GoogleTest, get the label long.
 function(ashlar_module NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;TEST_USES;ROOMS;LIBRARIES;TEST_LIBRARIES;SHARDED_SUITES")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;TEST_USES;ROOMS;LIBRARIES;TEST_LIBRARIES;SHARDED_SUITES;LONG_TESTS")
   file(GLOB_RECURSE SOURCES CONFIGURE_DEPENDS ashlar/${NAME}/*.cpp)
   list(FILTER SOURCES EXCLUDE REGEX "/main\\.cpp$|/kernels/gpu/")  # of the latter: gpu.cmake
   list(TRANSFORM ARG_USES PREPEND "ashlar_" OUTPUT_VARIABLE USED)
@@ -78,7 +79,12 @@ function(ashlar_module NAME)
       ashlar_sharded_tests(${NAME}_test ${NAME} ${SUITE} 8 fast)
       string(APPEND ONE_BY_ONE "${SUITE}.*:")
     endforeach()
-    gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. TEST_FILTER "${ONE_BY_ONE}"
+    list(JOIN ARG_LONG_TESTS ":" LONG)
+    gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. TEST_FILTER "${ONE_BY_ONE}${LONG}"
                          PROPERTIES LABELS fast TIMEOUT 120 DISCOVERY_TIMEOUT 60)
+    if(LONG)
+      gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. TEST_FILTER "${LONG}"
+                           PROPERTIES LABELS long TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+    endif()
   endif()
 endfunction()

@@ -115,9 +115,13 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   # The planted faults run in children, for which ThreadSanitizer ignores the host once there are
   # fibers: they get a process of their own.
   set(RACES_TEST ${SETARCH} -R $<TARGET_FILE:gpu_races_test> --gtest_brief=1)
-  add_test(NAME gpu.races COMMAND ${RACES_TEST} --gtest_filter=-Language.Functions*:Faults.*)
+  # `nightly` are tests of kernels that others have already, at the shapes of models.
+  set(MORE_RACES GpuMergeNorm.InOneHasTheBitsOfTwo:GpuGroups.OfRowsOfTheModels:GpuGroups.OfColumnsOfManyGroups:CublasLt.*)
+  add_test(NAME gpu.races COMMAND ${RACES_TEST} --gtest_filter=-Language.Functions*:Faults.*:${MORE_RACES})
+  add_test(NAME gpu.races.more COMMAND ${RACES_TEST} --gtest_filter=${MORE_RACES})
   add_test(NAME gpu.races.faults COMMAND ${RACES_TEST} --gtest_filter=Faults.*)
   set_tests_properties(gpu.races gpu.races.faults PROPERTIES LABELS fast TIMEOUT 900)
+  set_tests_properties(gpu.races.more PROPERTIES LABELS nightly TIMEOUT 900)
 endif()
 
 # Dry runs of the windows with a card: their reports, line by line.

@@ -192,8 +192,8 @@ TEST(BenchMachine, CopiesThatMpiDidNotJoinAreRefused) {
 
 TEST(BenchMachine, CtrlCKeepsWhatThereIs) {
   const Scratch scratch;
-  Program program(scratch.path(), {"bench", "all", "--ranks", "2", "--profile", "machine.toml",
-                                   "--json", "all.json"});
+  Program program(scratch.path(), {"bench", "all", "--quick", "--ranks", "2", "--profile",
+                                   "machine.toml", "--json", "all.json"});
   for (int i = 0; i < 600 && !std::filesystem::exists(scratch / "machine.toml"); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   program.send(SIGINT);

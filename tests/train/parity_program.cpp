@@ -1,9 +1,9 @@
 // The table of layouts on ranks that are processes:
-//   mpirun -n N parity_program [--fp32] [--ninth | --third] [PART...]
+//   mpirun -n N parity_program [--fp32] [--every K] [PART...]
 // Every case of N ranks whose name contains a PART (without one: every case of N ranks) against one
 // rank: two steps in fp64, or with --fp32 the losses of 50 steps.  One line for each difference.
-// --ninth, --third: every ninth or third of these cases: every build tests the ninth, campaigns the
-// third; on threads they run all.
+// --every K: one of K of these cases.  Every build tests one of 18, campaigns one of three; on
+// threads they run all.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -82,8 +82,10 @@ int main(int argc, char** argv) {
   ashlar::train::Wanted wanted;
   wanted.parts.assign(argv + 1, argv + argc);
   wanted.fp32 = std::erase(wanted.parts, "--fp32") > 0;
-  const bool third = std::erase(wanted.parts, "--third") > 0;
-  const bool ninth = std::erase(wanted.parts, "--ninth") > 0;
-  wanted.every = ninth ? 9 : third ? 3 : 1;
+  const auto every = std::find(wanted.parts.begin(), wanted.parts.end(), "--every");
+  if (every != wanted.parts.end()) {
+    wanted.every = std::stoll(*(every + 1));
+    wanted.parts.erase(every, every + 2);
+  }
   return ashlar::train::run(wanted);
 }
