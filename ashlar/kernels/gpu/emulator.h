@@ -42,7 +42,10 @@ void meet_block(Where where);
 void meet_lanes(Where where);
 void exchange_lanes(int size, void* mine, void (*all_here)(void** of_lane), Where where);
 
-void check_vector(const void* address, Where where);  // is a multiple of 16
+void refuse_vector(Where where);  // its address is no multiple of 16
+inline void check_vector(const void* address, Where where) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) refuse_vector(where);
+}
 void copy_async(void* shared, const void* global, Where where);
 void copy_commit();
 void copy_wait(int groups_in_flight);

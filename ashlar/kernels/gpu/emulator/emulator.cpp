@@ -128,9 +128,9 @@ struct Block {
 
   int size;
   const std::function<void()>* body;
-  std::vector<Thread*> threads;   // by index
-  std::vector<int> order, place;  // indices of threads; of a thread, where it stands in order
-  int first_able = 0;             // no thread before this place can run; for greedy modes
+  std::vector<Thread*> threads;  // in the order in which they take turns
+  std::vector<int> place;        // of a thread, by its index, in that order
+  int first_able = 0;            // no thread before this place can run; for greedy modes
   Meeting all;
   std::vector<Meeting> lanes{32}, wide_lanes{16};  // of groups of 32 and of 64
   void *main_pointer = nullptr, *main_sanitizer = __tsan_get_current_fiber();
@@ -163,20 +163,22 @@ void fail(const std::string& what) {
 }
 
 void fail_blocked() {
-  const auto blocked = std::find_if(block->threads.begin(), block->threads.end(),
-                                    [](const Thread* t) { return !t->ended; });
-  if (blocked == block->threads.end()) return switch_to(nullptr);  // all have ended
-  fail("thread " + std::to_string((*blocked)->thread) + " waits at " + text_of((*blocked)->where) +
+  const auto blocked = std::find_if(block->place.begin(), block->place.end(), [](int place) {
+    return !block->threads[size_t(place)]->ended;
+  });
+  if (blocked == block->place.end()) return switch_to(nullptr);  // all have ended
+  const Thread& first = *block->threads[size_t(*blocked)];
+  fail("thread " + std::to_string(first.thread) + " waits at " + text_of(first.where) +
        ", which others do not reach: they have ended or wait elsewhere");
 }
 
 void give_way() {
-  const int n = block->size, place = block->place[size_t(me().thread)];
-  const int first = mode.greedy ? block->first_able : place + 1;
+  const int n = block->size;
+  const int first = mode.greedy ? block->first_able : block->place[size_t(me().thread)] + 1;
   const int count = mode.greedy ? n - first : n;
-  for (int i = 0; i < count; ++i) {
-    const int at = (first + i) % n;
-    Thread& next = *block->threads[size_t(block->order[size_t(at)])];
+  for (int i = 0, at = first; i < count; ++i, ++at) {
+    if (at == n) at = 0;
+    Thread& next = *block->threads[size_t(at)];
     if (!next.can_run()) continue;
     block->first_able = at;
     if (&next != current) switch_to(&next);
@@ -194,7 +196,7 @@ void meet(Meeting& m, int size, Memory memory, Where where, void* mine = nullptr
     fail("thread " + std::to_string(me().thread) + " is at " + text_of(where) + ", others at " +
          text_of(m.where));
   m.where = me().where = where;
-  m.brought[me().thread % size % 64] = mine;
+  if (mine) m.brought[me().thread & (size - 1)] = mine;  // size: that of a group of lanes
   char* order = &m.order[m.number % 2];
   if (memory == Memory::kOrders) __tsan_release(order);
   if (++m.arrived == size) {
@@ -231,7 +233,7 @@ void begin_threads(std::vector<std::unique_ptr<Thread>>& pool, int number, std::
     const int fiber = fiber_of(number, i);
     if (!pool[size_t(fiber)]) pool[size_t(fiber)] = std::make_unique<Thread>();
     Thread& t = *pool[size_t(fiber)];
-    block->threads[size_t(i)] = &t;
+    block->threads[size_t(block->place[size_t(i)])] = &t;
     static_cast<Fiber&>(t) = {i, number, block->size, shared};
     t.ended = false;
     t.waits_for = nullptr;
@@ -253,7 +255,7 @@ void run_block(std::vector<std::unique_ptr<Thread>>& pool, int number, std::byte
   for (auto* meetings : {&block->lanes, &block->wide_lanes})
     for (Meeting& m : *meetings) m.arrived = 0;
   begin_threads(pool, number, shared);
-  Thread* first = block->threads[size_t(block->order[0])];
+  Thread* first = block->threads[0];
   current = first;
   __tsan_release(&block->begun);
   __tsan_switch_to_fiber(first->sanitizer, kNoOrder);
@@ -268,13 +270,14 @@ void move(const Copy& copy) {
 }
 
 void set_order(Block& b) {
-  for (int i = 0; i < b.size; ++i) b.order.push_back(mode.order == 1 ? b.size - 1 - i : i);
+  std::vector<int> order;  // indices of threads
+  for (int i = 0; i < b.size; ++i) order.push_back(mode.order == 1 ? b.size - 1 - i : i);
   if (mode.order > 1) {
     std::mt19937 bits(static_cast<unsigned>(mode.order));
-    for (size_t i = b.order.size(); i > 1; --i) std::swap(b.order[i - 1], b.order[bits() % i]);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[bits() % i]);
   }
-  b.place.resize(b.order.size());
-  for (int i = 0; i < b.size; ++i) b.place[size_t(b.order[size_t(i)])] = i;
+  b.place.resize(order.size());
+  for (int i = 0; i < b.size; ++i) b.place[size_t(order[size_t(i)])] = i;
 }
 
 std::map<const void*, std::unique_ptr<WatchedMemory>>& taken() {
@@ -351,14 +354,14 @@ void meet_lanes(Where where) {
   meet(block->lanes[size_t(current->thread / kLanes)], kLanes, Memory::kOrders, where);
 }
 void exchange_lanes(int size, void* mine, void (*all_here)(void**), Where where) {
-  std::vector<Meeting>& groups = size == kLanes ? block->lanes : block->wide_lanes;
-  meet(groups[size_t(current->thread / size)], size, Memory::kDoesNot, where, mine, all_here);
+  Meeting& group = size == kLanes ? block->lanes[size_t(current->thread / kLanes)]
+                                  : block->wide_lanes[size_t(current->thread / 64)];
+  meet(group, size, Memory::kDoesNot, where, mine, all_here);
 }
 
-void check_vector(const void* address, Where where) {
-  if (reinterpret_cast<uintptr_t>(address) % kVectorBytes != 0)
-    fail("thread " + std::to_string(me().thread) + ": an address at " + text_of(where) +
-         " is no multiple of 16");
+void refuse_vector(Where where) {
+  fail("thread " + std::to_string(me().thread) + ": an address at " + text_of(where) +
+       " is no multiple of 16");
 }
 
 void copy_async(void* shared, const void* global, Where where) {

@@ -1,5 +1,6 @@
 // The two matrix instructions, carried out for all lanes of a warp at once.  The places of elements
-// are those of the vendors' own tables, written down apart from tile.h's.
+// are those of the vendors' own tables, written down apart from tile.h's.  Tests of products spend
+// most of their time here.
 #include <bit>
 #include <cstring>
 
@@ -8,83 +9,134 @@
 namespace ashlar::device::emulator {
 namespace {
 
-constexpr int kRows = 32, kDepth = 16;
+constexpr int kSide = 32, kDepth = 16;
+using Eight = float __attribute__((vector_size(32)));
+constexpr int kEights = kSide / 8;
 
-struct Operands {
-  float a[kRows][kDepth], b[kDepth][kRows];
+// Operands and sums of an instruction, gathered from all lanes: sums += left right.
+struct Whole {
+  alignas(32) float left[kSide * kDepth], right[kDepth * kSide], sums[kSide * kSide];
+
+  // Two rows of sums stay in registers over the depth, whose order is that of the sums.
+  void multiply() {
+    for (int i = 0; i < kSide; i += 2) {
+      Eight of_rows[2][kEights];
+      std::memcpy(of_rows, sums + i * kSide, sizeof of_rows);
+      for (int k = 0; k < kDepth; ++k)
+        for (int q = 0; q < kEights; ++q) {
+          Eight b;
+          std::memcpy(&b, right + k * kSide + 8 * q, sizeof b);
+          of_rows[0][q] += left[i * kDepth + k] * b;
+          of_rows[1][q] += left[(i + 1) * kDepth + k] * b;
+        }
+      std::memcpy(sums + i * kSide, of_rows, sizeof of_rows);
+    }
+  }
 };
 
-// Number `index` of the bf16 values that lie packed at `words`.
-float value(const void* words, int index) {
-  uint16_t bits;
-  std::memcpy(&bits, static_cast<const std::byte*>(words) + 2 * index, sizeof bits);
-  return std::bit_cast<float>(uint32_t(bits) << 16);
+// Number `index` of the pairs of bf16 values at `words`.
+struct Pair {
+  Pair(const void* words, int index) {
+    uint32_t word;
+    std::memcpy(&word, static_cast<const std::byte*>(words) + sizeof word * size_t(index),
+                sizeof word);
+    first = std::bit_cast<float>(word << 16);
+    second = std::bit_cast<float>(word & 0xffff0000u);
+  }
+  float first, second;
+};
+
+const Fragments& part_of(const void* lane) {
+  return *static_cast<const Fragments*>(lane);
 }
 
-// c += a b; element(c, lane, r) is where element r of a lane's part of c stands.
-template <typename Element>
-void multiply(void** lanes, int warp, const Operands& x, Element element) {
-  const int held = kRows * kRows / warp;
-  float c[kRows][kRows];
-  for (int l = 0; l < warp; ++l) {
-    const float* part = static_cast<const Fragments*>(lanes[l])->c;
-    for (int r = 0; r < held; ++r) element(c, l, r) = part[r];
+// Moves neighbouring floats between a lane's part and the whole.  Loops within a lane have constant
+// bounds, and addresses that differ by constants: else they would take most of the time.
+enum class To : bool { kWhole, kLanes };
+template <To to, int count>
+void move(float* whole, float* part) {
+  std::memcpy(to == To::kWhole ? whole : part, to == To::kWhole ? part : whole,
+              count * sizeof(float));
+}
+
+// PTX ISA, figures of mma.m16n8k16 with .bf16: lane = 4 group + member.  Values lie in pairs:
+//   a  4 pairs: row group (+ 8 for pairs 1 and 3), columns from 2 member on (+ 8 for 2 and 3)
+//   b  2 pairs: rows from 2 member on (+ 8 for pair 1) of column group
+//   c  2 pairs: row group (+ 8 for pair 1), columns from 2 member on
+// An instruction here is eight of the vendor's: rows from 16 m on, columns from 8 n on.
+template <To to>
+void move_nvidia_sums(Whole& x, void** lanes) {
+  for (int l = 0; l < 32; ++l) {
+    const int group = l / 4, member = l % 4;
+    float *c = part_of(lanes[l]).c, *sums = x.sums + group * kSide + 2 * member;
+    for (int m = 0; m < 2; ++m)
+      for (int n = 0; n < 4; ++n)
+        for (int i = 0; i < 2; ++i)
+          move<to, 2>(sums + (16 * m + 8 * i) * kSide + 8 * n, c + 16 * m + 4 * n + 2 * i);
   }
-  for (int i = 0; i < kRows; ++i)
-    for (int k = 0; k < kDepth; ++k)
-      for (int j = 0; j < kRows; ++j) c[i][j] += x.a[i][k] * x.b[k][j];
-  for (int l = 0; l < warp; ++l) {
-    float* part = static_cast<const Fragments*>(lanes[l])->c;
-    for (int r = 0; r < held; ++r) part[r] = element(c, l, r);
+}
+
+// AMD's matrix instruction calculator, v_mfma_f32_32x32x8_bf16_1k, twice along the depth:
+//   a  4 values: row lane % 32, columns from 4 (lane / 32) on
+//   b  4 values: rows from 4 (lane / 32) on, column lane % 32
+//   c  16 values: rows 8 (i / 4) + 4 (lane / 32) + i % 4, column lane % 32
+// A lane holds neighbours of a column: C^T = B^T A^T is computed, in the same order of sums.
+template <To to>
+void move_amd_sums(Whole& x, void** lanes) {
+  for (int l = 0; l < 64; ++l) {
+    float *c = part_of(lanes[l]).c, *sums = x.sums + l % 32 * kSide + 4 * (l / 32);
+    for (int four = 0; four < 4; ++four) move<to, 4>(sums + 8 * four, c + 4 * four);
   }
 }
 
 }  // namespace
 
-// PTX ISA, figures of mma.m16n8k16 with .bf16: lane = 4 group + member.
-//   a  8 values: i in 0..7 is row group (+ 8 if i in {2, 3, 6, 7}), column 2 member + i % 2
-//      (+ 8 if i >= 4)
-//   b  4 values: row 2 member + i % 2 (+ 8 if i >= 2), column group
-//   c  4 values: row group (+ 8 if i >= 2), column 2 member + i % 2
 void multiply_nvidia(void** lanes) {
-  Operands x;
+  Whole x;
   for (int l = 0; l < 32; ++l) {
-    const auto& f = *static_cast<const Fragments*>(lanes[l]);
+    const Fragments& f = part_of(lanes[l]);
     const int group = l / 4, member = l % 4;
-    for (int m = 0; m < 2; ++m)  // rows 16 m to 16 m + 15
-      for (int i = 0; i < 8; ++i) {
-        const bool low = i == 2 || i == 3 || i == 6 || i == 7;
-        x.a[16 * m + group + (low ? 8 : 0)][2 * member + i % 2 + (i >= 4 ? 8 : 0)] =
-            value(f.a, 8 * m + i);
+    float* left = x.left + group * kDepth + 2 * member;
+    for (int m = 0; m < 2; ++m)
+      for (int i = 0; i < 4; ++i) {
+        const Pair pair(f.a, 4 * m + i);
+        const bool below = i == 1 || i == 3, beside = i == 2 || i == 3;
+        float* to = left + (16 * m + (below ? 8 : 0)) * kDepth + (beside ? 8 : 0);
+        to[0] = pair.first;
+        to[1] = pair.second;
       }
-    for (int n = 0; n < 4; ++n)  // columns 8 n to 8 n + 7
-      for (int i = 0; i < 4; ++i)
-        x.b[2 * member + i % 2 + (i >= 2 ? 8 : 0)][8 * n + group] = value(f.b, 4 * n + i);
+    float* right = x.right + 2 * member * kSide + group;
+    for (int n = 0; n < 4; ++n)
+      for (int i = 0; i < 2; ++i) {
+        const Pair pair(f.b, 2 * n + i);
+        float* to = right + (i == 1 ? 8 : 0) * kSide + 8 * n;
+        to[0] = pair.first;
+        to[kSide] = pair.second;
+      }
   }
-  multiply(lanes, 32, x, [](auto& c, int l, int r) -> float& {
-    const int m = r / 16, n = r / 4 % 4, i = r % 4;
-    return c[16 * m + l / 4 + (i >= 2 ? 8 : 0)][8 * n + 2 * (l % 4) + i % 2];
-  });
+  move_nvidia_sums<To::kWhole>(x, lanes);
+  x.multiply();
+  move_nvidia_sums<To::kLanes>(x, lanes);
 }
 
-// AMD's matrix instruction calculator, v_mfma_f32_32x32x8_bf16_1k, twice along the depth:
-//   a  4 values: row lane % 32, columns 4 (lane / 32) + i
-//   b  4 values: rows 4 (lane / 32) + i, column lane % 32
-//   c  16 values: row 8 (i / 4) + 4 (lane / 32) + i % 4, column lane % 32
 void multiply_amd(void** lanes) {
-  Operands x;
+  Whole x;
   for (int l = 0; l < 64; ++l) {
-    const auto& f = *static_cast<const Fragments*>(lanes[l]);
-    const int upper = l / 32, line = l % 32;
-    for (int s = 0; s < 2; ++s)
-      for (int i = 0; i < 4; ++i) {
-        x.a[line][8 * s + 4 * upper + i] = value(f.a, 4 * s + i);
-        x.b[8 * s + 4 * upper + i][line] = value(f.b, 4 * s + i);
-      }
+    const Fragments& f = part_of(lanes[l]);
+    const int line = l % 32, upper = l / 32;
+    float *of_a = x.right + 4 * upper * kSide + line, *of_b = x.left + line * kDepth + 4 * upper;
+    for (int i = 0; i < 4; ++i) {
+      const int depth = 8 * (i / 2) + 2 * (i % 2);
+      const Pair a(f.a, i), b(f.b, i);
+      of_a[depth * kSide] = a.first;
+      of_a[(depth + 1) * kSide] = a.second;
+      of_b[depth] = b.first;
+      of_b[depth + 1] = b.second;
+    }
   }
-  multiply(lanes, 64, x, [](auto& c, int l, int r) -> float& {
-    return c[8 * (r / 4) + 4 * (l / 32) + r % 4][l % 32];
-  });
+  move_amd_sums<To::kWhole>(x, lanes);
+  x.multiply();
+  move_amd_sums<To::kLanes>(x, lanes);
 }
 
 }  // namespace ashlar::device::emulator
