@@ -60,16 +60,15 @@ void add_dry_run(CLI::App* group, CommandAction& action) {
       train::warn_of_other_model(*files, recipe, log);
       std::optional<DeviceSpec> gpu;
       if (!flags->device.empty()) gpu = machine::read_device(*files, flags->device);
-      ASHLAR_REQUIRE(!gpu || flags->trace.empty(), kConfig,
-                     "--trace writes what CPUs do; leave out --device");
+      const train::ComputeDevice on =
+          gpu ? train::ComputeDevice::gpu(*gpu) : train::ComputeDevice{};
       const DType compute = gpu ? train::compute_on_gpu(recipe.train.precision)
                                 : nn::resolve_precision(recipe.train.precision);
-      const plan::MeshPlan plan =
-          plan::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0, flags->ranks_per_node,
-                          &log, gpu ? train::ComputeDevice::gpu(*gpu) : train::ComputeDevice{});
+      const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0,
+                                                  flags->ranks_per_node, &log, on);
       if (!flags->trace.empty())
         plan::write_traces(recipe, compute, flags->ranks, flags->rank, *files,
-                           traces.make_directory(flags->trace), log);
+                           traces.make_directory(flags->trace), log, on);
       traces.publish();
       print_lines(flags->json ? plan::to_json(plan, recipe, compute)
                               : plan::describe(plan, recipe, compute));

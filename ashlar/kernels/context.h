@@ -73,6 +73,10 @@ struct Context {
     if (dims != TraceDims{}) trace->add_dims(event, dims);
     return {*trace, event};
   }
+  // Counts launches of the kernel that is recorded; on meta, those that a GPU would have.
+  void count_launches(int count) const {
+    if (recording()) trace->count_launches(count);
+  }
 };
 
 }  // namespace ashlar::kernels

@@ -9,10 +9,12 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ashlar/core/device_spec.h"
 #include "ashlar/tensor/allocator.h"
 #include "ashlar/tensor/tensor.h"
+#include "ashlar/tensor/trace.h"
 
 namespace ashlar::kernels {
 
@@ -77,13 +79,35 @@ class Stream {
     int64_t bytes;
   };
   void download(std::span<const Download> list);  // waits once, if all of it has room
+  void wait();                                    // until the GPU has run all that it was given
   int64_t num_waits() const { return num_waits_; }
 
  private:
   std::byte* room_for(int64_t bytes);
-  void wait();
   Buffer room_;
   int64_t used_bytes_ = 0, num_waits_ = 0;
+};
+
+// The clock of a GPU, by events that it records in the order of its work: a mark waits for nothing.
+// An event takes a few microseconds of the host, and is kept for the next marks once it is read.
+//
+// Errors   kDevice if the GPU did not record.
+// Threads  that of the stream.
+class EventClock final : public DeviceClock {
+ public:
+  explicit EventClock(Stream& stream) : stream_(stream) {}
+  ~EventClock() override;
+  EventClock(const EventClock&) = delete;
+
+  void mark() override;
+  // Waits for the stream, twice if there is a mark: the second time for an event beside which it
+  // reads the host's clock, when the GPU has nothing else to do.
+  std::vector<double> read() override;
+
+ private:
+  Stream& stream_;
+  std::vector<void*> events_;
+  size_t num_marks_ = 0;
 };
 
 }  // namespace gpu

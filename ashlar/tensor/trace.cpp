@@ -42,6 +42,7 @@ void Trace::start(std::optional<TraceRoom> room) {
   events_.make_room(part(&TraceRoom::events));
   messages_.make_room(part(&TraceRoom::messages));
   dims_.make_room(part(&TraceRoom::dims));
+  if (device_ && room) spans_.reserve(spans_.size() + size_t(room->events));
   for (const auto& lane : lanes_) {
     ASHLAR_ASSERT(room || !lane->has_thread);
     lane->make_room(part(&TraceRoom::lane_events));
@@ -54,6 +55,8 @@ void Trace::clear() {
   messages_.clear();
   chunk_lists_.clear();
   dims_.clear();
+  spans_.clear();
+  num_read_ = 0;
   for (const auto& lane : lanes_) lane->clear();
 }
 
@@ -63,6 +66,7 @@ void Trace::release() {
   events_.list.shrink_to_fit();
   messages_.list.shrink_to_fit();
   dims_.list.shrink_to_fit();
+  spans_.shrink_to_fit();
   for (const auto& lane : lanes_) lane->list.shrink_to_fit();
 }
 
@@ -97,11 +101,34 @@ int64_t Trace::begin(TraceEvent event) {
   event.place = place();
   event.first_item = int32_t(is_kernel ? dims_.size() : messages_.size());
   event.start_s = now_s();
-  return events_.add(event);
+  const int64_t number = events_.add(event);
+  if (!is_kernel) return number;
+  ASHLAR_ASSERT(!device_ || open_kernel_ < 0);  // its marks come in pairs
+  open_kernel_ = number;
+  if (device_ && number >= 0) {
+    spans_.push_back({.event = number});
+    device_->mark();
+  }
+  return number;
 }
 
 void Trace::end(int64_t event) {
-  if (event >= 0) events_.list[size_t(event)].end_s = now_s();
+  if (event < 0) return;
+  if (event == open_kernel_) {
+    open_kernel_ = -1;
+    if (device_) device_->mark();
+  }
+  events_.list[size_t(event)].end_s = now_s();
+}
+
+void Trace::read_device() {
+  if (!device_) return;
+  const std::vector<double> moments = device_->read();
+  ASHLAR_ASSERT(moments.size() == 2 * (spans_.size() - num_read_));
+  for (size_t i = 0; i < moments.size(); i += 2) {
+    spans_[num_read_].start_s = moments[i];
+    spans_[num_read_++].end_s = moments[i + 1];
+  }
 }
 
 void Trace::set_ticket(int64_t event, int64_t ticket) {

@@ -3,7 +3,7 @@
 // them.  A real run and a dry run have the same trace, except for times.
 //
 //   kind     when                      holds
-//   kKernel  a kernel                  name, dtype, flop, bytes; dims; varies, count
+//   kKernel  a kernel                  name, dtype, flop, bytes; dims; varies, count; num_launches
 //   kPost    an operation is submitted name, label, group, lane, ticket, number, dtype, root,
 //                                      bytes; messages
 //   kWait    Work::wait                lane, ticket
@@ -18,12 +18,14 @@
 //
 // Times    seconds of the machine's steady clock.  start_s to end_s is the call: a kernel from its
 //          record to its return, a post until it is queued, a wait as long as it blocked.  kBegan
-//          and kEnded are moments: both times are equal.
+//          and kEnded are moments: both times are equal.  A device that works behind the host has
+//          times of its own for kernels (DeviceSpan).
 // Place    kept whether the trace is recording or not.
 // Threads  each list has one writer and no lock.  Recording starts and stops, and lists are read,
 //          on the rank's thread, after everything that was recorded has ended.  Any thread may read
 //          the place.
-// Memory   96 bytes an event, 16 a message and 16 the dims of a kernel, outside of every Allocator.
+// Memory   104 bytes an event, 16 a message, 16 the dims of a kernel and 24 its span on a device,
+//          outside of every Allocator.
 //          A list with a fixed capacity allocates nothing; events that do not fit are dropped and
 //          counted.  The first use of a name, a group or a list of chunks takes a few bytes.
 #pragma once
@@ -65,6 +67,7 @@ struct TraceEvent {
   int16_t name = 0, label = 0;  // in Trace::text; a kernel's, or a collective's ("all_reduce")
   int16_t group = -1, lane = -1;
   int32_t root = -1;                      // of broadcast and reduce: a rank of the group
+  int32_t num_launches = 0;               // of a kernel on a GPU, and products of its library
   int32_t first_item = 0, num_items = 0;  // in Trace::dims (kernels) or messages (posts)
   int64_t number = -1;  // of the collective in its group; -1: send_receive, matched by pairs
   int64_t ticket = 0;   // counts the operations of a lane, from 1
@@ -74,7 +77,7 @@ struct TraceEvent {
   int64_t count = 0;  // see Varies; kEnded: the operation's rounds (comm/rounds_of.h)
   double start_s = 0, end_s = 0;
 };
-static_assert(sizeof(TraceEvent) <= 96 && std::atomic<TracePlace>::is_always_lock_free);
+static_assert(sizeof(TraceEvent) <= 104 && std::atomic<TracePlace>::is_always_lock_free);
 
 // Extents that the time of a kernel depends on; docs/formats/trace.md lists them for each kernel.
 // All 0: not recorded.
@@ -98,6 +101,21 @@ struct TraceGroup {
   std::string name;
   std::vector<int> world_ranks;
   int lane = -1;
+};
+
+// When a device ran a kernel, in the clock of the events.
+struct DeviceSpan {
+  int64_t event = -1;  // number of the kernel in Trace::events
+  double start_s = 0, end_s = 0;
+};
+
+// The moments of a device that works behind the host.
+class DeviceClock {
+ public:
+  virtual ~DeviceClock() = default;
+  virtual void mark() = 0;  // the moment when the device has run all that it was given so far
+  // The moments marked since the last call, in order, as Trace::now_s counts.  Waits for them.
+  virtual std::vector<double> read() = 0;
 };
 
 // Capacities: events of the rank, events of each of its lanes, messages, dims of kernels.
@@ -139,6 +157,11 @@ class Trace {
 
   static double now_s();  // the clock of events
 
+  // From now on kernels also have spans on this device; null: they have none.
+  void follow(DeviceClock* device) { device_ = device; }
+  // Completes device_spans with the kernels that have ended.
+  void read_device();
+
   // --- the place; on the rank's thread, recording or not ---
 
   void enter(std::string_view phase, int64_t block);
@@ -151,6 +174,10 @@ class Trace {
   // Adds an event of the rank's thread at the present place and time.  -1: it was dropped.
   int64_t begin(TraceEvent event);
   void end(int64_t event);
+  // Counts launches of the kernel that has begun and not ended, if there is one.
+  void count_launches(int count) {
+    if (open_kernel_ >= 0) events_.list[size_t(open_kernel_)].num_launches += count;
+  }
   void set_ticket(int64_t event, int64_t ticket);
   // Adds a message of the event that was added last.
   void add_message(int64_t event, const TraceMessage& message);
@@ -169,6 +196,7 @@ class Trace {
   // --- reading ---
 
   std::span<const TraceEvent> events() const { return events_.list; }
+  std::span<const DeviceSpan> device_spans() const { return spans_; }
   std::span<const TraceEvent> lane_events(int lane) const { return lanes_[size_t(lane)]->list; }
   std::span<const TraceMessage> messages(const TraceEvent& event) const {
     return std::span(messages_.list).subspan(size_t(event.first_item), size_t(event.num_items));
@@ -213,6 +241,10 @@ class Trace {
   std::map<std::string, int16_t, std::less<>> index_of_text_{{"", 0}};
   std::vector<std::string_view> texts_{""};  // the keys of index_of_text_
   std::vector<int16_t> phases_{0};
+  int64_t open_kernel_ = -1;  // which has begun and not ended; kernels call no kernels
+  DeviceClock* device_ = nullptr;
+  std::vector<DeviceSpan> spans_;
+  size_t num_read_ = 0;  // of spans_, the first of which have times
 };
 
 }  // namespace ashlar

@@ -159,12 +159,14 @@ std::string DryRank::traced_step() {
   trace_step([&](const Trace& trace, const OwnWork&) {
     step.end_s = Trace::now_s();
     const comm::Group& ranks = world_.group();
+    const DeviceSpec* gpu = trainer_.context().spec;
     text = to_chrome_json(trace, {.rank = ranks.rank(),
                                   .num_ranks = ranks.size(),
                                   .steps = {step},
                                   .origin_s = step.start_s,
                                   .dry = true,
-                                  .tokens = tokens_});
+                                  .tokens = tokens_,
+                                  .device = gpu ? gpu->name : ""});
   });
   return text;
 }

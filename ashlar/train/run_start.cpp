@@ -94,7 +94,8 @@ void Run::make_trainer() {
                                        plan_.step_memory, products_.get(), nullptr,
                                        device(gpu_ ? &gpu_memory_->stream() : nullptr));
   traced_ = std::make_unique<TracedSteps>(recipe_, files_, log_, trainer_->model().groups(),
-                                          plan_.trace, resources_.local_ranks);
+                                          plan_.trace, resources_.local_ranks,
+                                          device(gpu_ ? &gpu_memory_->stream() : nullptr));
 }
 
 Reader Run::reader() const {

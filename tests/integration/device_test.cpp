@@ -66,8 +66,19 @@ TEST(DevicePlan, RefusesWhatGpusDoNotDo) {
   EXPECT_TRUE(
       contains(refusal({kPlannedLlama, "--device", "h300"}, 2), "expected a100, h100, h200"));
   EXPECT_TRUE(contains(refusal({kPlannedLinear, "--device", "h200"}, 29), "has no GPU path yet"));
-  EXPECT_TRUE(
-      contains(refusal({kPlannedLlama, "--device", "h200", "--trace", "new"}, 2), "--trace"));
+}
+
+TEST(DevicePlan, TracesTheLaunchesOfAStep) {
+  const Scratch scratch;
+  const Result result =
+      run(scratch, {"plan", "dry-run", kPlannedLlama, "--device", "h200", "--trace", "new"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  const auto trace = nlohmann::json::parse(read_file(scratch.path() / "new" / "dry-rank-0.json"));
+  EXPECT_EQ(trace.at("otherData").at("device"), "h200");
+  int64_t launches = 0;
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.value("cat", "") == "kernel") launches += event.at("args").at("launches").get<int>();
+  EXPECT_GT(launches, 100);
 }
 
 TEST(DeviceTraining, IsRefusedWithoutAGpu) {

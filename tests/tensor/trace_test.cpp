@@ -112,5 +112,48 @@ TEST(Trace, PlacesAndNamesAreIndices) {
   EXPECT_EQ(trace.phase({}), "");
 }
 
+// A device that fails says so when its times are read, and not where kernels end.
+class CountingClock final : public DeviceClock {
+ public:
+  explicit CountingClock(bool fails) : fails_(fails) {}
+  void mark() override { ++num_marks_; }
+  std::vector<double> read() override {
+    ASHLAR_REQUIRE(!fails_, kDevice, "no times");
+    std::vector<double> moments;
+    for (; num_marks_ > 0; --num_marks_) moments.push_back(double(moments.size()));
+    return moments;
+  }
+
+ private:
+  const bool fails_;
+  int num_marks_ = 0;
+};
+
+TEST(Trace, HasSpansOfADeviceForItsKernels) {
+  for (const bool fails : {false, true}) {
+    Trace trace;
+    CountingClock clock(fails);
+    trace.follow(&clock);
+    trace.start();
+    trace.end(trace.begin({.kind = TraceEvent::Kind::kWait}));
+    for (int i = 0; i < 2; ++i) {
+      const Trace::Scope call(trace, trace.begin({.name = trace.index_of("add")}));
+      trace.count_launches(2);
+    }
+    trace.count_launches(5);  // of no kernel
+    EXPECT_EQ(trace.events()[1].num_launches, 2);
+    EXPECT_EQ(trace.events()[2].num_launches, 2);
+    if (fails) {
+      EXPECT_THROW(trace.read_device(), Error);
+      continue;
+    }
+    trace.read_device();
+    ASSERT_EQ(trace.device_spans().size(), 2u);
+    EXPECT_EQ(trace.device_spans()[1].event, 2);
+    EXPECT_EQ(trace.device_spans()[1].start_s, 2);
+    EXPECT_EQ(trace.device_spans()[1].end_s, 3);
+  }
+}
+
 }  // namespace
 }  // namespace ashlar

@@ -5,6 +5,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/rounding.h"
+#include "ashlar/kernels/context.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/matrix.h"
@@ -85,16 +86,26 @@ inline void check_launch(const std::string& error) {
   ASHLAR_REQUIRE(error.empty(), kDevice, "a kernel did not run: {}", error);
 }
 
+// Launches a kernel and raises what went wrong; on meta it is only counted.
+template <typename Kernel>
+void launch(const Context& ctx, const Kernel& kernel) {
+  if constexpr (requires { kernel.num_kernels(); })
+    ctx.count_launches(kernel.num_kernels());
+  else
+    ctx.count_launches(1);
+  if (!ctx.meta()) check_launch(device::launch(kernel));
+}
+
 // How many partial sums kernels make over this many rows.
 inline int64_t num_partials(int64_t rows) {
   return ceil_div(rows, int64_t(device::kPartialRows));
 }
 // Adds partial sums, rows of the gradient's elements, to the gradient, in order.
-inline void add_partials(const Tensor& partials, const Tensor& gradient) {
-  check_launch(device::launch(device::SumPartials{.partials = floats(partials),
-                                                  .to = floats(gradient),
-                                                  .rows = partials.numel() / gradient.numel(),
-                                                  .width = gradient.numel()}));
+inline void add_partials(const Context& ctx, const Tensor& partials, const Tensor& gradient) {
+  launch(ctx, device::SumPartials{.partials = floats(partials),
+                                  .to = floats(gradient),
+                                  .rows = partials.numel() / gradient.numel(),
+                                  .width = gradient.numel()});
 }
 
 }  // namespace ashlar::kernels::gpu

@@ -162,22 +162,22 @@ void attention_forward(const Context& ctx, const Sequence& queries, std::span<co
     outs = ctx.workspace->take(DType::kF32, {parts, T, N * V});
     lses = ctx.workspace->take(DType::kF32, {parts, T, N});
   }
-  if (ctx.meta() || T == 0) return;
+  if (T == 0) return;
   TileLists lists = make_lists(TilesOf::kQueries, queries.segments(), keys,
                                tile_rows(device::AttentionPass::kForward, x), window);
   if (parts > 1) split_keys(lists, parts, T);
   put_most_work_first(lists);
   device::AttentionForward forward{.call = call_of(ctx, x, lists, room, {}), .out = elements(outs)};
   forward.call.lse = floats(lses);
-  check_launch(device::launch(forward));
+  launch(ctx, forward);
   if (parts == 1) return;
-  check_launch(device::launch(device::AttentionJoin{.outs = floats(outs),
-                                                    .lses = floats(lses),
-                                                    .out = elements(x.out),
-                                                    .lse = floats(x.lse_TN),
-                                                    .parts = parts,
-                                                    .rows = T * N,
-                                                    .width = V}));
+  launch(ctx, device::AttentionJoin{.outs = floats(outs),
+                                    .lses = floats(lses),
+                                    .out = elements(x.out),
+                                    .lse = floats(x.lse_TN),
+                                    .parts = parts,
+                                    .rows = T * N,
+                                    .width = V});
 }
 
 void attention_backward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
@@ -187,24 +187,23 @@ void attention_backward(const Context& ctx, const Sequence& queries, std::span<c
   const Arena::Scope scope(*ctx.workspace);
   const Tensor dots_TN = ctx.workspace->take(DType::kF32, {T, x.shape.N});
   const ListRoom query_room(*ctx.workspace, T, rows), key_room(*ctx.workspace, rows, T);
-  if (ctx.meta()) return;
   fill_rows_of_no_segment(ctx, keys, g, rows);
   const int tile = tile_rows(device::AttentionPass::kBackward, x);
   const int64_t window = x.shape.window;
   if (T > 0)
-    check_launch(device::launch(device::AttentionDots{.out = elements(x.out),
-                                                      .dout = elements(g.dout),
-                                                      .dots = floats(dots_TN),
-                                                      .rows = T * x.shape.N,
-                                                      .width = x.shape.V}));
+    launch(ctx, device::AttentionDots{.out = elements(x.out),
+                                      .dout = elements(g.dout),
+                                      .dots = floats(dots_TN),
+                                      .rows = T * x.shape.N,
+                                      .width = x.shape.V});
   const auto run = [&](const device::AttentionCall& call, AttentionOperand of,
                        const Tensor& gradient) {
     if (call.num_tiles == 0) return;
-    check_launch(device::launch(device::AttentionBackward{.call = call,
-                                                          .dout = elements(g.dout),
-                                                          .dots = floats(dots_TN),
-                                                          .of = of,
-                                                          .gradient = floats(gradient)}));
+    launch(ctx, device::AttentionBackward{.call = call,
+                                          .dout = elements(g.dout),
+                                          .dots = floats(dots_TN),
+                                          .of = of,
+                                          .gradient = floats(gradient)});
   };
   TileLists of_queries = make_lists(TilesOf::kQueries, queries.segments(), keys, tile, window);
   put_most_work_first(of_queries);

@@ -27,9 +27,9 @@ device::ConvColumns conv_of(const Call& x, const Tensor& link_T,
 void conv_columns_forward(const Context& ctx, const ConvColumnsForward& x) {
   const Arena::Scope scope(*ctx.workspace);
   const Tensor link_T = upload_links(ctx, x.sequence);
-  if (ctx.meta() || x.columns.empty()) return;
-  check_launch(device::launch(device::ConvColumnsForward{.conv = conv_of(x, link_T, {x.columns}),
-                                                         .columns = elements(x.columns)}));
+  if (x.columns.empty()) return;
+  launch(ctx, device::ConvColumnsForward{.conv = conv_of(x, link_T, {x.columns}),
+                                         .columns = elements(x.columns)});
 }
 
 void conv_columns_backward(const Context& ctx, const ConvColumnsBackward& x) {
@@ -38,18 +38,18 @@ void conv_columns_backward(const Context& ctx, const ConvColumnsBackward& x) {
   const Tensor link_T = upload_links(ctx, x.sequence);
   const Tensor dw0_PC2 = ctx.workspace->take(DType::kF32, {P, C, 2});
   const Tensor db0_PC = ctx.workspace->take(DType::kF32, {P, C});
-  if (ctx.meta() || x.dcolumns.empty()) return;
+  if (x.dcolumns.empty()) return;
   device::ConvColumns conv = conv_of(x, link_T, {x.dcolumns, x.dhalo_z, dw0_PC2, db0_PC});
   conv.by_vectors &= by_vectors(x.dz_TC);
-  check_launch(device::launch(device::ConvColumnsBackward{.conv = conv,
-                                                          .dcolumns = elements(x.dcolumns),
-                                                          .dz = elements(x.dz_TC),
-                                                          .dz_stride = x.dz_TC.stride,
-                                                          .dhalo = floats(x.dhalo_z),
-                                                          .dw0_partials = floats(dw0_PC2),
-                                                          .db0_partials = floats(db0_PC)}));
-  add_partials(dw0_PC2, x.dw0_C2);
-  add_partials(db0_PC, x.db0_C);
+  launch(ctx, device::ConvColumnsBackward{.conv = conv,
+                                          .dcolumns = elements(x.dcolumns),
+                                          .dz = elements(x.dz_TC),
+                                          .dz_stride = x.dz_TC.stride,
+                                          .dhalo = floats(x.dhalo_z),
+                                          .dw0_partials = floats(dw0_PC2),
+                                          .db0_partials = floats(db0_PC)});
+  add_partials(ctx, dw0_PC2, x.dw0_C2);
+  add_partials(ctx, db0_PC, x.db0_C);
 }
 
 }  // namespace ashlar::kernels::gpu

@@ -23,17 +23,16 @@ bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16;
 }
 
-void convert(const Matrix& from, const Matrix& to, bool adds) {
+void convert(const Context& ctx, const Matrix& from, const Matrix& to, bool adds) {
   const bool of_floats = is_float(from.dtype) && is_float(to.dtype);
-  check_launch(
-      device::launch(device::Convert{.from = any_elements(from),
-                                     .to = any_elements(to),
-                                     .rows = to.rows,
-                                     .width = to.cols,
-                                     .from_stride = from.stride,
-                                     .to_stride = to.stride,
-                                     .by_vectors = of_floats && by_vectors(from) && by_vectors(to),
-                                     .adds = adds}));
+  launch(ctx, device::Convert{.from = any_elements(from),
+                              .to = any_elements(to),
+                              .rows = to.rows,
+                              .width = to.cols,
+                              .from_stride = from.stride,
+                              .to_stride = to.stride,
+                              .by_vectors = of_floats && by_vectors(from) && by_vectors(to),
+                              .adds = adds});
 }
 
 void copy_between(void* to, const void* from, int64_t bytes) {
@@ -51,32 +50,33 @@ void download_together(const Context& ctx, const std::vector<Stream::Download>& 
 
 void upload_bytes(const Context& ctx, const void* from, int64_t bytes, const Tensor& to) {
   ASHLAR_ASSERT(bytes <= to.bytes());
+  if (ctx.meta()) return;
   if (ctx.stream) return ctx.stream->upload(to.data, from, bytes);
   copy_between(to.data, from, bytes);
 }
 
 void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
-  if (ctx.meta() || to.rows * to.cols == 0) return;
+  if (to.rows * to.cols == 0) return;
   const bool dense = is_dense(from) && is_dense(to);
   const Matrix in = joined(from, dense), out = joined(to, dense);
-  if (in.dtype != out.dtype) return convert(in, out, false);
+  if (in.dtype != out.dtype) return convert(ctx, in, out, false);
   const int64_t size = size_of(in.dtype);
-  check_launch(device::launch(device::CopyBytes{.from = in.data,
-                                                .to = out.data,
-                                                .rows = out.rows,
-                                                .row_bytes = out.cols * size,
-                                                .from_stride_bytes = in.stride * size,
-                                                .to_stride_bytes = out.stride * size}));
+  launch(ctx, device::CopyBytes{.from = in.data,
+                                .to = out.data,
+                                .rows = out.rows,
+                                .row_bytes = out.cols * size,
+                                .from_stride_bytes = in.stride * size,
+                                .to_stride_bytes = out.stride * size});
 }
 
 void add(const Context& ctx, const Matrix& from, const Matrix& to) {
-  if (ctx.meta() || to.rows * to.cols == 0) return;
+  if (to.rows * to.cols == 0) return;
   const bool dense = is_dense(from) && is_dense(to);
-  convert(joined(from, dense), joined(to, dense), true);
+  convert(ctx, joined(from, dense), joined(to, dense), true);
 }
 
 void fill(const Context& ctx, const Matrix& to, double value) {
-  if (ctx.meta() || to.rows * to.cols == 0) return;
+  if (to.rows * to.cols == 0) return;
   const Matrix out = joined(to, is_dense(to));
   const int64_t size = size_of(out.dtype);
   device::Fill fill{.to = out.data,
@@ -93,16 +93,16 @@ void fill(const Context& ctx, const Matrix& to, double value) {
     fill.pattern = bits | bits << 32;
     fill.unit_bytes = 4;
   }
-  check_launch(device::launch(fill));
+  launch(ctx, fill);
 }
 
 void upload_i32(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   ASHLAR_ASSERT(to.dtype == DType::kI32);
-  if (!ctx.meta() && !to.empty()) upload_bytes(ctx, from.data(), to.bytes(), to);
+  if (!to.empty()) upload_bytes(ctx, from.data(), to.bytes(), to);
 }
 
 void upload_real(const Context& ctx, std::span<const double> from, const Tensor& to) {
-  if (ctx.meta() || to.empty()) return;
+  if (to.empty()) return;
   if (to.dtype == DType::kF64) return upload_bytes(ctx, from.data(), to.bytes(), to);
   ASHLAR_ASSERT(to.dtype == DType::kF32);
   const std::vector<float> values(from.begin(), from.end());

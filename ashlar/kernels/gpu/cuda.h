@@ -192,6 +192,25 @@ inline std::string queue_copy(void* to, const void* from, size_t bytes) {
 inline std::string wait() {
   return text_of(cudaStreamSynchronize(nullptr));
 }
+inline void* make_event() {
+  cudaEvent_t event = nullptr;
+  if (cudaEventCreate(&event) == cudaSuccess) return event;
+  cudaGetLastError();
+  return nullptr;
+}
+inline void give_event(void* event) {
+  cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+inline std::string record_event(void* event) {
+  return text_of(cudaEventRecord(static_cast<cudaEvent_t>(event), nullptr));
+}
+inline std::string seconds_between(void* earlier, void* later, double& seconds) {
+  float milliseconds = 0;
+  const std::string error = text_of(cudaEventElapsedTime(
+      &milliseconds, static_cast<cudaEvent_t>(earlier), static_cast<cudaEvent_t>(later)));
+  seconds = double(milliseconds) * 1e-3;
+  return error;
+}
 inline int num_modes() {
   return 1;
 }

@@ -43,6 +43,18 @@ std::string queue_copy(void* to, const void* from, size_t bytes) {
 std::string wait() {
   return half::wait();
 }
+void* make_event() {
+  return half::make_event();
+}
+void give_event(void* event) {
+  half::give_event(event);
+}
+std::string record_event(void* event) {
+  return half::record_event(event);
+}
+std::string seconds_between(void* earlier, void* later, double& seconds) {
+  return half::seconds_between(earlier, later, seconds);
+}
 int num_modes() {
   return half::num_modes();
 }

@@ -196,6 +196,10 @@ void* take_pinned(size_t bytes);
 void give_pinned(void* data);
 std::string queue_copy(void* to, const void* from, size_t bytes);
 std::string wait();
+void* make_event();
+void give_event(void* event);
+std::string record_event(void* event);
+std::string seconds_between(void* earlier, void* later, double& seconds);
 int num_modes();
 std::string select_mode(int number);
 }  // namespace half

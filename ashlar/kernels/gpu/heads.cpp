@@ -37,14 +37,14 @@ void rope_table(const Context& ctx, const Rope& rope, const Tensor& table_PR) {
 void heads_forward(const Context& ctx, const HeadsForward& x) {
   const Arena::Scope scope(*ctx.workspace);
   const Tensor position_T = upload_positions(ctx, x.sequence, x.shape.rotary_dim);
-  if (ctx.meta() || x.sequence.num_tokens() == 0) return;
-  check_launch(device::launch(device::HeadsForward{.heads = heads_of(x, position_T),
-                                                   .eps = float(x.shape.eps),
-                                                   .qhat = elements(x.qhat),
-                                                   .khat = elements(x.khat),
-                                                   .v = elements(x.v),
-                                                   .rstd_q = floats(x.rstd_q_TN),
-                                                   .rstd_k = floats(x.rstd_k_TK)}));
+  if (x.sequence.num_tokens() == 0) return;
+  launch(ctx, device::HeadsForward{.heads = heads_of(x, position_T),
+                                   .eps = float(x.shape.eps),
+                                   .qhat = elements(x.qhat),
+                                   .khat = elements(x.khat),
+                                   .v = elements(x.v),
+                                   .rstd_q = floats(x.rstd_q_TN),
+                                   .rstd_k = floats(x.rstd_k_TK)});
 }
 
 void heads_backward(const Context& ctx, const HeadsBackward& x) {
@@ -54,18 +54,18 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
   const Tensor position_T = upload_positions(ctx, x.sequence, x.shape.rotary_dim);
   Tensor partials_2PD;
   if (x.q_norm_D) partials_2PD = ctx.workspace->take(DType::kF32, {2, P, D});
-  if (ctx.meta() || T == 0) return;
-  check_launch(device::launch(device::HeadsBackward{.heads = heads_of(x, position_T),
-                                                    .rstd_q = floats(x.rstd_q_TN),
-                                                    .rstd_k = floats(x.rstd_k_TK),
-                                                    .dqhat = elements(x.dqhat),
-                                                    .dkhat = elements(x.dkhat),
-                                                    .dv = elements(x.dv),
-                                                    .dqkv = elements(x.dqkv),
-                                                    .partials = floats(partials_2PD)}));
+  if (T == 0) return;
+  launch(ctx, device::HeadsBackward{.heads = heads_of(x, position_T),
+                                    .rstd_q = floats(x.rstd_q_TN),
+                                    .rstd_k = floats(x.rstd_k_TK),
+                                    .dqhat = elements(x.dqhat),
+                                    .dkhat = elements(x.dkhat),
+                                    .dv = elements(x.dv),
+                                    .dqkv = elements(x.dqkv),
+                                    .partials = floats(partials_2PD)});
   if (!partials_2PD) return;
-  add_partials(partials_2PD.slice(0, 1), x.dq_norm_D);
-  add_partials(partials_2PD.slice(1, 2), x.dk_norm_D);
+  add_partials(ctx, partials_2PD.slice(0, 1), x.dq_norm_D);
+  add_partials(ctx, partials_2PD.slice(1, 2), x.dk_norm_D);
 }
 
 }  // namespace ashlar::kernels::gpu

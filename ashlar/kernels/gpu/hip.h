@@ -20,6 +20,11 @@ int hipMemsetAsync(void*, int value, size_t, struct ihipStream_t*);
 int hipHostMalloc(void**, size_t, unsigned flags);
 int hipHostFree(void*);
 int hipStreamSynchronize(struct ihipStream_t*);
+int hipEventCreate(struct ihipEvent_t**);
+int hipEventDestroy(struct ihipEvent_t*);
+int hipEventRecord(struct ihipEvent_t*, struct ihipStream_t*);
+int hipEventElapsedTime(float* milliseconds, struct ihipEvent_t* earlier,
+                        struct ihipEvent_t* later);
 const char* hipGetErrorString(int);
 }
 
@@ -190,6 +195,24 @@ inline std::string queue_copy(void* to, const void* from, size_t bytes) {
 }
 inline std::string wait() {
   return text_of(hipStreamSynchronize(nullptr));
+}
+inline void* make_event() {
+  struct ihipEvent_t* event = nullptr;
+  return hipEventCreate(&event) == 0 ? event : nullptr;
+}
+inline void give_event(void* event) {
+  hipEventDestroy(static_cast<struct ihipEvent_t*>(event));
+}
+inline std::string record_event(void* event) {
+  return text_of(hipEventRecord(static_cast<struct ihipEvent_t*>(event), nullptr));
+}
+inline std::string seconds_between(void* earlier, void* later, double& seconds) {
+  float milliseconds = 0;
+  const std::string error =
+      text_of(hipEventElapsedTime(&milliseconds, static_cast<struct ihipEvent_t*>(earlier),
+                                  static_cast<struct ihipEvent_t*>(later)));
+  seconds = double(milliseconds) * 1e-3;
+  return error;
 }
 inline int num_modes() {
   return 1;

@@ -3,8 +3,9 @@
 // emulator and for every vendor.
 //
 // Errors   Functions that return text return "" if all went well.
-// Order    Launches, fills with zeros and queued copies run one after another in the order of the
-//          calls, which return before that.  copy_bytes and wait return when all of them have run.
+// Order    Launches, fills with zeros, queued copies and records of events run one after another
+//          in the order of the calls, which return before that.  copy_bytes and wait return when
+//          all of them have run.
 #pragma once
 
 #include <cstddef>
@@ -41,9 +42,18 @@ void give_pinned(void* data);
 std::string queue_copy(void* to, const void* from, size_t bytes);  // one of the two is pinned
 std::string wait();
 
+// An event keeps the moment at which the device came to its last record; null: none could be made.
+void* make_event();
+void give_event(void* event);
+std::string record_event(void* event);
+// From the record of one event to that of a later one, both of which were waited for.
+std::string seconds_between(void* earlier, void* later, double& seconds);
+
 // A device runs threads in the order it likes; the emulator has several orders to choose from.
 int num_modes();
 std::string select_mode(int number);  // returns its name
+
+// The functions below launch one kernel each, except where num_kernels says how many.
 
 // In all kernels below by_vectors says that elements are read 16 bytes at a time: every tensor and
 // every row of it then begins at a multiple of 16 bytes, and the width of rows is a multiple of 8.
@@ -421,6 +431,7 @@ struct RoutePlan {
   int32_t* counts;
   int32_t *row_of_expert, *token_of_row, *row_of_token;
   int64_t* count;
+  int num_kernels() const { return choices > 0 ? 3 : 2; }
 };
 std::string launch(const RoutePlan&);
 
@@ -430,6 +441,7 @@ struct RowLoads {
   int64_t rows, choices, classes;
   int32_t* counts;
   float* loads;
+  int num_kernels() const { return 2; }
 };
 std::string launch(const RowLoads&);
 
@@ -540,6 +552,7 @@ struct SumOfSquares {
   double *partials, *sum;
   int64_t n;
   bool by_vectors;
+  int num_kernels() const { return n > 0 ? 2 : 1; }
 };
 std::string launch(const SumOfSquares&);
 
@@ -571,6 +584,7 @@ struct FirstNonFinite {
   int64_t *partials, *first;
   int64_t n;
   bool by_vectors;
+  int num_kernels() const { return 2; }
 };
 std::string launch(const FirstNonFinite&);
 
@@ -584,6 +598,7 @@ struct NewtonSchulzScale {
   int64_t count, size;
   float tiny;
   bool by_vectors;
+  int num_kernels() const { return 3; }
 };
 std::string launch(const NewtonSchulzScale&);
 

@@ -37,19 +37,18 @@ void multiply(const Context& ctx, DType compute, const Factor& a, const Factor& 
   const Matrix d = direct ? c : Matrix::of(ctx.workspace->take(DType::kF32, {c.rows, c.cols}));
   if (!direct && accumulate) gpu::copy(ctx, c, d);
   const Tensor workspace = ctx.workspace->take(DType::kU8, {blas::workspace_bytes(ctx)});
-  if (ctx.meta()) return;
-  blas::table().multiply(ctx,
-                         {.rows = a.rows(),
-                          .cols = b.cols(),
-                          .depth = a.cols(),
-                          .a = stack_of(left.matrix),
-                          .b = stack_of(right.matrix),
-                          .c = stack_of(d),
-                          .d = stack_of(d),
-                          .transposes_a = a.transposed,
-                          .transposes_b = b.transposed,
-                          .beta = accumulate ? 1.0f : 0.0f},
-                         workspace);
+  blas::multiply(ctx,
+                 {.rows = a.rows(),
+                  .cols = b.cols(),
+                  .depth = a.cols(),
+                  .a = stack_of(left.matrix),
+                  .b = stack_of(right.matrix),
+                  .c = stack_of(d),
+                  .d = stack_of(d),
+                  .transposes_a = a.transposed,
+                  .transposes_b = b.transposed,
+                  .beta = accumulate ? 1.0f : 0.0f},
+                 workspace);
   if (!direct) gpu::copy(ctx, d, c);
 }
 

@@ -1,6 +1,8 @@
-// The memory of a GPU, and copies between it and the host.
+// The memory of a GPU, copies between it and the host, and its clock.
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "ashlar/core/error.h"
@@ -124,6 +126,50 @@ void Stream::download(std::span<const Download> list) {
       queued.push_back({static_cast<std::byte*>(d.to) + done, pinned, part});
     }
   if (!queued.empty()) finish();
+}
+
+EventClock::~EventClock() {
+  for (void* event : events_)
+    if (event) device::give_event(event);
+}
+
+// Called where a kernel's Scope ends, it throws nothing: the event of a mark that failed is null.
+void EventClock::mark() {
+  if (num_marks_ == events_.size()) events_.push_back(nullptr);
+  void*& event = events_[num_marks_++];
+  if (!event) event = device::make_event();
+  if (!event || device::record_event(event).empty()) return;
+  device::give_event(event);
+  event = nullptr;
+}
+
+std::vector<double> EventClock::read() {
+  if (num_marks_ == 0) return {};
+  stream_.wait();
+  mark();
+  const double last_s = Trace::now_s();
+  stream_.wait();
+  const std::span marked(events_.data(), std::exchange(num_marks_, 0));
+  ASHLAR_REQUIRE(std::find(marked.begin(), marked.end(), nullptr) == marked.end(), kDevice,
+                 "the GPU did not record all events of the trace; record fewer steps");
+  // Drivers count in single precision, so times are taken from an event that is never far.
+  constexpr size_t kMarksOfAnchor = 1000;
+  size_t anchor = 0;
+  double anchor_s = 0;
+  std::vector<double> moments;
+  for (size_t i = 0; i < marked.size(); ++i) {
+    double after_s = 0;
+    const std::string error = device::seconds_between(marked[anchor], marked[i], after_s);
+    ASHLAR_REQUIRE(error.empty(), kDevice, "the GPU has no time of an event: {}", error);
+    moments.push_back(anchor_s + after_s);
+    if (i % kMarksOfAnchor != 0) continue;
+    anchor = i;
+    anchor_s = moments.back();
+  }
+  const double first_s = last_s - moments.back();
+  moments.pop_back();
+  for (double& moment : moments) moment += first_s;
+  return moments;
 }
 
 }  // namespace ashlar::kernels::gpu

@@ -56,17 +56,18 @@ class MatrixBatch {
     own.dtype = compute_;
     Tensor now = compute_ == DType::kF32 ? own : other;
     scale(x, now);
+    bool in_own = compute_ == DType::kF32;
     if (through_gram_) {
       multiply(sided(iterate_gram(now, steps), now), other);
-      now = other;
+      in_own = false;
     } else {
-      Tensor next = compute_ == DType::kF32 ? other : own;
-      for (int step = 0; step < steps; ++step) {
+      Tensor next = in_own ? other : own;
+      for (int step = 0; step < steps; ++step, in_own = !in_own) {
         iterate(now, next);
         std::swap(now, next);
       }
     }
-    store(now, other, x);
+    store(in_own, own, other, x);
   }
 
  private:
@@ -85,32 +86,31 @@ class MatrixBatch {
       return {t.data, t.dtype, t.shape[2], t.shape[1] * t.shape[2]};
     };
     const auto& [a, b] = factors;
-    blas::table().multiply(ctx_,
-                           {.count = d.shape[0],
-                            .rows = d.shape[1],
-                            .cols = d.shape[2],
-                            .depth = a.stack.shape[a.transposed ? 1 : 2],
-                            .a = stack_of(a.stack),
-                            .b = stack_of(b.stack),
-                            .c = stack_of(c ? c : d),
-                            .d = stack_of(d),
-                            .transposes_a = a.transposed,
-                            .transposes_b = b.transposed,
-                            .alpha = float(alpha),
-                            .beta = float(beta)},
-                           room_);
+    blas::multiply(ctx_,
+                   {.count = d.shape[0],
+                    .rows = d.shape[1],
+                    .cols = d.shape[2],
+                    .depth = a.stack.shape[a.transposed ? 1 : 2],
+                    .a = stack_of(a.stack),
+                    .b = stack_of(b.stack),
+                    .c = stack_of(c ? c : d),
+                    .d = stack_of(d),
+                    .transposes_a = a.transposed,
+                    .transposes_b = b.transposed,
+                    .alpha = float(alpha),
+                    .beta = float(beta)},
+                   room_);
   }
 
   void scale(const Tensor& x, const Tensor& to) const {
-    check_launch(device::launch(
-        device::NewtonSchulzScale{.x = floats(x),
-                                  .to = elements(to),
-                                  .partials = reinterpret_cast<double*>(partials_.data),
-                                  .factors = floats(factors_),
-                                  .count = x.shape[0],
-                                  .size = M_ * N_,
-                                  .tiny = float(kTiny),
-                                  .by_vectors = by_vectors(M_ * N_, {x, to})}));
+    launch(ctx_, device::NewtonSchulzScale{.x = floats(x),
+                                           .to = elements(to),
+                                           .partials = reinterpret_cast<double*>(partials_.data),
+                                           .factors = floats(factors_),
+                                           .count = x.shape[0],
+                                           .size = M_ * N_,
+                                           .tiny = float(kTiny),
+                                           .by_vectors = by_vectors(M_ * N_, {x, to})});
   }
 
   // S = b A + c A^2 of A = X X^T, on X's short side.
@@ -138,11 +138,11 @@ class MatrixBatch {
     for (int step = 0; step < steps; ++step) {
       make_polynomial(gram, s);
       if (step == 0) {
-        check_launch(device::launch(device::AddIdentity{.from = floats(s),
-                                                        .to = floats(q),
-                                                        .factor = float(kA),
-                                                        .count = count,
-                                                        .side = s.shape[1]}));
+        launch(ctx_, device::AddIdentity{.from = floats(s),
+                                         .to = floats(q),
+                                         .factor = float(kA),
+                                         .count = count,
+                                         .side = s.shape[1]});
       } else {
         multiply({{s}, {q}}, half, 1, kA, q);
         std::swap(half, q);
@@ -154,10 +154,10 @@ class MatrixBatch {
     return q;
   }
 
-  // x = now, which is `other` or in x's memory.
-  void store(const Tensor& now, const Tensor& other, const Tensor& x) const {
-    if (now.data == x.data && compute_ == DType::kF32) return;
-    if (now.data == x.data) gpu::copy(ctx_, Matrix::of(now), Matrix::of(other));
+  // x = the result, which is in `own`, x's memory, or in `other`.
+  void store(bool in_own, const Tensor& own, const Tensor& other, const Tensor& x) const {
+    if (in_own && compute_ == DType::kF32) return;
+    if (in_own) gpu::copy(ctx_, Matrix::of(own), Matrix::of(other));
     gpu::copy(ctx_, Matrix::of(other), Matrix::of(x));
   }
 
@@ -179,7 +179,6 @@ void orthogonalize(const Context& ctx, DType compute, std::span<const Tensor> st
   if (most == 0 || stacks_GMN[0].shape[1] * stacks_GMN[0].shape[2] == 0) return;
   const Arena::Scope scope(*ctx.workspace);
   const MatrixBatch batch(ctx, compute, stacks_GMN[0].shape, most, steps);
-  if (ctx.meta()) return;
   for (const Tensor& x_GMN : stacks_GMN)
     for (int64_t g = 0; g < x_GMN.shape[0]; g += batch.size())
       batch.run(x_GMN.slice(g, std::min(g + batch.size(), x_GMN.shape[0])), steps);

@@ -28,34 +28,36 @@ bool vectors_fit(int64_t width, const MergeParams& params) {
 }
 
 // Adds to dw, of which the launch makes partials [.., H] first.
-void run_norm_backward(device::NormBackward x, const Tensor& partials_PH, const Tensor& dw_H) {
+void run_norm_backward(const Context& ctx, device::NormBackward x, const Tensor& partials_PH,
+                       const Tensor& dw_H) {
   x.partials = floats(partials_PH);
   x.by_vectors = x.by_vectors && begins_at_vector(x.partials);
-  check_launch(device::launch(x));
-  add_partials(partials_PH, dw_H);
+  launch(ctx, x);
+  add_partials(ctx, partials_PH, dw_H);
 }
 
 // Fills h again.
-void merge_again(const MergeNormBackward& x, const Tensor& h_TH) {
+void merge_again(const Context& ctx, const MergeNormBackward& x, const Tensor& h_TH) {
   const int64_t H = h_TH.shape[1];
-  check_launch(device::launch(device::NormForward{
-      .merge = merge_of(x.o_TH, x.r_TH, x.params, x.factors),
-      .h = elements(h_TH),
-      .w = nullptr,
-      .y = {},
-      .rstd = nullptr,
-      .rows = h_TH.shape[0],
-      .width = H,
-      .eps = 0,
-      .weight_offset = 0,
-      .by_vectors = by_vectors(H, {x.o_TH, x.r_TH, h_TH}) && vectors_fit(H, x.params)}));
+  launch(ctx, device::NormForward{
+                  .merge = merge_of(x.o_TH, x.r_TH, x.params, x.factors),
+                  .h = elements(h_TH),
+                  .w = nullptr,
+                  .y = {},
+                  .rstd = nullptr,
+                  .rows = h_TH.shape[0],
+                  .width = H,
+                  .eps = 0,
+                  .weight_offset = 0,
+                  .by_vectors = by_vectors(H, {x.o_TH, x.r_TH, h_TH}) && vectors_fit(H, x.params)});
 }
 
 // Through the norm: to dr and, if there is one, the share d_o.
-void norm_backward(const MergeNormBackward& x, const Tensor& h_TH, const Tensor& dr_TH,
-                   const Tensor& d_o_TH, const Tensor& partials_PH) {
+void norm_backward(const Context& ctx, const MergeNormBackward& x, const Tensor& h_TH,
+                   const Tensor& dr_TH, const Tensor& d_o_TH, const Tensor& partials_PH) {
   const int64_t H = h_TH.shape[1];
   run_norm_backward(
+      ctx,
       {.dy = elements(x.dy_TH),
        .h = elements(h_TH),
        .w = floats(x.w_H),
@@ -75,22 +77,23 @@ void norm_backward(const MergeNormBackward& x, const Tensor& h_TH, const Tensor&
 }
 
 // From dh to dr, d_o and the gradients of the vectors, if there are any.
-void merge_backward(const MergeNormBackward& x, const Tensor& dh_TH, const Tensor& partials_4PH) {
+void merge_backward(const Context& ctx, const MergeNormBackward& x, const Tensor& dh_TH,
+                    const Tensor& partials_4PH) {
   const int64_t T = x.dr_TH.shape[0], H = x.dr_TH.shape[1];
-  check_launch(device::launch(device::MergeBackward{
-      .merge = merge_of(x.o_TH, x.r_TH, x.params, x.factors),
-      .dh = elements(dh_TH),
-      .d_o = elements(x.d_o_TH),
-      .dr = elements(x.dr_TH),
-      .partials = floats(partials_4PH),
-      .rows = T,
-      .width = H,
-      .by_vectors = by_vectors(H, {x.o_TH, x.r_TH, dh_TH, x.d_o_TH, x.dr_TH, partials_4PH}) &&
-                    vectors_fit(H, x.params)}));
+  launch(ctx, device::MergeBackward{.merge = merge_of(x.o_TH, x.r_TH, x.params, x.factors),
+                                    .dh = elements(dh_TH),
+                                    .d_o = elements(x.d_o_TH),
+                                    .dr = elements(x.dr_TH),
+                                    .partials = floats(partials_4PH),
+                                    .rows = T,
+                                    .width = H,
+                                    .by_vectors = by_vectors(H, {x.o_TH, x.r_TH, dh_TH, x.d_o_TH,
+                                                                 x.dr_TH, partials_4PH}) &&
+                                                  vectors_fit(H, x.params)});
   if (!partials_4PH) return;
   const Tensor gradients[] = {x.grads.hidden_scale_H, x.grads.hidden_bias_H,
                               x.grads.residual_scale_H, x.grads.residual_bias_H};
-  for (int64_t i = 0; i < 4; ++i) add_partials(partials_4PH.slice(i, i + 1), gradients[i]);
+  for (int64_t i = 0; i < 4; ++i) add_partials(ctx, partials_4PH.slice(i, i + 1), gradients[i]);
 }
 
 }  // namespace
@@ -99,16 +102,16 @@ void rms_norm_forward(const Context& ctx, double eps, const Tensor& h_TH, const 
                       const Tensor& y_TH, const Tensor& rstd_T, double weight_offset) {
   const int64_t T = h_TH.shape[0], H = w_H.numel();
   check_width(H);
-  if (ctx.meta() || T == 0) return;
-  check_launch(device::launch(device::NormForward{.h = elements(h_TH),
-                                                  .w = floats(w_H),
-                                                  .y = elements(y_TH),
-                                                  .rstd = floats(rstd_T),
-                                                  .rows = T,
-                                                  .width = H,
-                                                  .eps = float(eps),
-                                                  .weight_offset = float(weight_offset),
-                                                  .by_vectors = by_vectors(H, {h_TH, w_H, y_TH})}));
+  if (T == 0) return;
+  launch(ctx, device::NormForward{.h = elements(h_TH),
+                                  .w = floats(w_H),
+                                  .y = elements(y_TH),
+                                  .rstd = floats(rstd_T),
+                                  .rows = T,
+                                  .width = H,
+                                  .eps = float(eps),
+                                  .weight_offset = float(weight_offset),
+                                  .by_vectors = by_vectors(H, {h_TH, w_H, y_TH})});
 }
 
 void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
@@ -116,8 +119,9 @@ void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
   check_width(H);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor partials = ctx.workspace->take(DType::kF32, {num_partials(T), H});
-  if (ctx.meta() || T == 0) return;
+  if (T == 0) return;
   run_norm_backward(
+      ctx,
       {.dy = elements(x.dy_TH),
        .h = elements(x.h_TH),
        .w = floats(x.w_H),
@@ -136,22 +140,22 @@ void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
 void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
   const int64_t T = x.h_TH.shape[0], H = x.h_TH.shape[1];
   check_width(H);
-  if (ctx.meta() || x.h_TH.empty()) return;
+  if (x.h_TH.empty()) return;
   device::Merge merge = merge_of(x.o_TH, x.r_TH, x.params, x.factors);
   merge.r_norm = floats(x.r_norm_H);
   merge.r_rstd = floats(x.r_rstd_T);
-  check_launch(device::launch(device::NormForward{
-      .merge = merge,
-      .h = elements(x.h_TH),
-      .w = floats(x.w_H),
-      .y = elements(x.y_TH),
-      .rstd = floats(x.rstd_T),
-      .rows = T,
-      .width = H,
-      .eps = float(x.eps),
-      .weight_offset = float(x.weight_offset),
-      .by_vectors = by_vectors(H, {x.o_TH, x.r_TH, x.r_norm_H, x.w_H, x.h_TH, x.y_TH}) &&
-                    vectors_fit(H, x.params)}));
+  launch(ctx, device::NormForward{.merge = merge,
+                                  .h = elements(x.h_TH),
+                                  .w = floats(x.w_H),
+                                  .y = elements(x.y_TH),
+                                  .rstd = floats(x.rstd_T),
+                                  .rows = T,
+                                  .width = H,
+                                  .eps = float(x.eps),
+                                  .weight_offset = float(x.weight_offset),
+                                  .by_vectors = by_vectors(H, {x.o_TH, x.r_TH, x.r_norm_H, x.w_H,
+                                                               x.h_TH, x.y_TH}) &&
+                                                vectors_fit(H, x.params)});
 }
 
 // Behind a merge with vectors dh goes through memory, in the type in which the merge reads it: sums
@@ -166,13 +170,13 @@ void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
   if (norm && (vectors || !x.h_TH)) memory_TH = ctx.workspace->take(x.dr_TH.dtype, x.dr_TH.shape);
   if (norm) partials_PH = ctx.workspace->take(DType::kF32, {num_partials(T), H});
   if (vectors) partials_4PH = ctx.workspace->take(DType::kF32, {4, num_partials(T), H});
-  if (ctx.meta() || x.dr_TH.empty()) return;
-  if (!norm) return merge_backward(x, x.dh_in_TH, partials_4PH);
-  if (!x.h_TH) merge_again(x, memory_TH);
+  if (x.dr_TH.empty()) return;
+  if (!norm) return merge_backward(ctx, x, x.dh_in_TH, partials_4PH);
+  if (!x.h_TH) merge_again(ctx, x, memory_TH);
   const Tensor& h_TH = x.h_TH ? x.h_TH : memory_TH;
-  if (!vectors) return norm_backward(x, h_TH, x.dr_TH, x.d_o_TH, partials_PH);
-  norm_backward(x, h_TH, memory_TH, {}, partials_PH);
-  merge_backward(x, memory_TH, partials_4PH);
+  if (!vectors) return norm_backward(ctx, x, h_TH, x.dr_TH, x.d_o_TH, partials_PH);
+  norm_backward(ctx, x, h_TH, memory_TH, {}, partials_PH);
+  merge_backward(ctx, x, memory_TH, partials_4PH);
 }
 
 }  // namespace ashlar::kernels::gpu

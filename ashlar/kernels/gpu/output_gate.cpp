@@ -5,31 +5,31 @@ namespace ashlar::kernels::gpu {
 
 void output_gate_forward(const Context& ctx, const Tensor& att, const Matrix& gate,
                          const Tensor& y) {
-  if (ctx.meta() || att.empty()) return;
-  check_launch(device::launch(device::OutputGateForward{
-      .att = elements(att),
-      .gate = elements(gate),
-      .y = elements(y),
-      .rows = gate.rows,
-      .width = gate.cols,
-      .gate_stride = gate.stride,
-      .by_vectors = by_vectors(gate) && by_vectors(gate.cols, {att, y})}));
+  if (att.empty()) return;
+  launch(ctx, device::OutputGateForward{
+                  .att = elements(att),
+                  .gate = elements(gate),
+                  .y = elements(y),
+                  .rows = gate.rows,
+                  .width = gate.cols,
+                  .gate_stride = gate.stride,
+                  .by_vectors = by_vectors(gate) && by_vectors(gate.cols, {att, y})});
 }
 
 void output_gate_backward(const Context& ctx, const OutputGateBackward& x) {
-  if (ctx.meta() || x.att.empty()) return;
-  check_launch(device::launch(
-      device::OutputGateBackward{.dy = elements(x.dy),
-                                 .att = elements(x.att),
-                                 .gate = elements(x.gate),
-                                 .datt = elements(x.datt),
-                                 .dgate = elements(x.dgate),
-                                 .rows = x.gate.rows,
-                                 .width = x.gate.cols,
-                                 .gate_stride = x.gate.stride,
-                                 .dgate_stride = x.dgate.stride,
-                                 .by_vectors = by_vectors(x.gate) && by_vectors(x.dgate) &&
-                                               by_vectors(x.gate.cols, {x.dy, x.att, x.datt})}));
+  if (x.att.empty()) return;
+  launch(ctx,
+         device::OutputGateBackward{.dy = elements(x.dy),
+                                    .att = elements(x.att),
+                                    .gate = elements(x.gate),
+                                    .datt = elements(x.datt),
+                                    .dgate = elements(x.dgate),
+                                    .rows = x.gate.rows,
+                                    .width = x.gate.cols,
+                                    .gate_stride = x.gate.stride,
+                                    .dgate_stride = x.dgate.stride,
+                                    .by_vectors = by_vectors(x.gate) && by_vectors(x.dgate) &&
+                                                  by_vectors(x.gate.cols, {x.dy, x.att, x.datt})});
 }
 
 }  // namespace ashlar::kernels::gpu

@@ -94,7 +94,7 @@ void run_grouped(const Context& ctx, const GroupedPass& p) {
   const int64_t parts = p.parts();
   const Tensor partials =
       parts > 1 ? ctx.workspace->take(DType::kF32, {parts, p.w.numel()}) : Tensor();
-  if (ctx.meta() || p.rows() == 0) return;
+  if (p.rows() == 0) return;
   device::GroupedProduct product = grouped_product_of(p);
   if (partials) {
     product.c.elements = elements(partials);
@@ -102,13 +102,13 @@ void run_grouped(const Context& ctx, const GroupedPass& p) {
     product.parts = int32_t(parts);
     product.c_part_stride = p.w.numel();
   }
-  check_launch(device::launch(product));
+  launch(ctx, product);
   if (partials)
-    check_launch(device::launch(device::SumPartials{.partials = floats(partials),
-                                                    .to = floats(p.w),
-                                                    .rows = parts,
-                                                    .width = p.w.numel(),
-                                                    .overwrites = !p.accumulates}));
+    launch(ctx, device::SumPartials{.partials = floats(partials),
+                                    .to = floats(p.w),
+                                    .rows = parts,
+                                    .width = p.w.numel(),
+                                    .overwrites = !p.accumulates});
 }
 
 }  // namespace

@@ -38,15 +38,15 @@ device::Qk qk_of(const Call& x, const QkLists& lists) {
 void qk_forward(const Context& ctx, const QkForward& x) {
   const Arena::Scope scope(*ctx.workspace);
   const QkLists lists(ctx, x);
-  if (ctx.meta() || x.sequence.num_tokens() == 0) return;
-  check_launch(device::launch(device::QkForward{.qk = qk_of(x, lists),
-                                                .eps = float(x.shape.eps),
-                                                .halo_vd = floats(x.halo_vd),
-                                                .qhat = elements(x.qhat),
-                                                .khat = elements(x.khat),
-                                                .v = elements(x.v),
-                                                .n_q = floats(x.n_q_TN),
-                                                .n_k = floats(x.n_k_TK)}));
+  if (x.sequence.num_tokens() == 0) return;
+  launch(ctx, device::QkForward{.qk = qk_of(x, lists),
+                                .eps = float(x.shape.eps),
+                                .halo_vd = floats(x.halo_vd),
+                                .qhat = elements(x.qhat),
+                                .khat = elements(x.khat),
+                                .v = elements(x.v),
+                                .n_q = floats(x.n_q_TN),
+                                .n_k = floats(x.n_k_TK)});
 }
 
 void qk_backward(const Context& ctx, const QkBackward& x) {
@@ -60,21 +60,21 @@ void qk_backward(const Context& ctx, const QkBackward& x) {
   const QkLists lists(ctx, x);
   const Tensor dtau_PK = ctx.workspace->take(DType::kF32, {num_partials(T), s.K});
   const Tensor db1_PC = ctx.workspace->take(DType::kF32, {num_partials(T), s.C()});
-  if (ctx.meta() || T == 0) return;
-  check_launch(device::launch(device::QkBackward{.qk = qk_of(x, lists),
-                                                 .n_q = floats(x.n_q_TN),
-                                                 .n_k = floats(x.n_k_TK),
-                                                 .dqhat = floats(x.dqhat),
-                                                 .dkhat = floats(x.dkhat),
-                                                 .dv = floats(x.dv),
-                                                 .dq_sum = floats(x.dq_sum_TKD),
-                                                 .dy = elements(x.dy_TC),
-                                                 .dqkv = elements(x.dqkv),
-                                                 .dhalo_vd = floats(x.dhalo_vd),
-                                                 .dtau_partials = floats(dtau_PK),
-                                                 .db1_partials = floats(db1_PC)}));
-  add_partials(dtau_PK, x.dtau_K);
-  add_partials(db1_PC, x.db1_C);
+  if (T == 0) return;
+  launch(ctx, device::QkBackward{.qk = qk_of(x, lists),
+                                 .n_q = floats(x.n_q_TN),
+                                 .n_k = floats(x.n_k_TK),
+                                 .dqhat = floats(x.dqhat),
+                                 .dkhat = floats(x.dkhat),
+                                 .dv = floats(x.dv),
+                                 .dq_sum = floats(x.dq_sum_TKD),
+                                 .dy = elements(x.dy_TC),
+                                 .dqkv = elements(x.dqkv),
+                                 .dhalo_vd = floats(x.dhalo_vd),
+                                 .dtau_partials = floats(dtau_PK),
+                                 .db1_partials = floats(db1_PC)});
+  add_partials(ctx, dtau_PK, x.dtau_K);
+  add_partials(ctx, db1_PC, x.db1_C);
 }
 
 }  // namespace ashlar::kernels::gpu

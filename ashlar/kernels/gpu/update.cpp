@@ -23,26 +23,25 @@ Tensor operand_rows(const PackedRows& packed, int64_t numel) {
 }  // namespace
 
 void adamw(const Context& ctx, const AdamW& x) {
-  if (ctx.meta() || x.w.empty()) return;
+  if (x.w.empty()) return;
   const auto f = cpu::adamw_factors<float>(x.step);
   const Tensor operand = operand_rows(x.packed, x.w.numel());
-  check_launch(device::launch(
-      device::AdamWUpdate{.beta1 = f.beta1,
-                          .one_minus_beta1 = f.one_minus_beta1,
-                          .beta2 = f.beta2,
-                          .one_minus_beta2 = f.one_minus_beta2,
-                          .keep = f.keep,
-                          .rate = f.rate,
-                          .inverse_root2 = f.inverse_root2,
-                          .eps = f.eps,
-                          .grad_scale = f.grad_scale,
-                          .g = floats(x.g),
-                          .w = floats(x.w),
-                          .m = floats(x.m),
-                          .v = floats(x.v),
-                          .operand = elements(operand),
-                          .n = x.w.numel(),
-                          .by_vectors = begin_at_vectors({x.g, x.w, x.m, x.v, operand})}));
+  launch(ctx, device::AdamWUpdate{.beta1 = f.beta1,
+                                  .one_minus_beta1 = f.one_minus_beta1,
+                                  .beta2 = f.beta2,
+                                  .one_minus_beta2 = f.one_minus_beta2,
+                                  .keep = f.keep,
+                                  .rate = f.rate,
+                                  .inverse_root2 = f.inverse_root2,
+                                  .eps = f.eps,
+                                  .grad_scale = f.grad_scale,
+                                  .g = floats(x.g),
+                                  .w = floats(x.w),
+                                  .m = floats(x.m),
+                                  .v = floats(x.v),
+                                  .operand = elements(operand),
+                                  .n = x.w.numel(),
+                                  .by_vectors = begin_at_vectors({x.g, x.w, x.m, x.v, operand})});
 }
 
 void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
@@ -50,39 +49,35 @@ void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
   const Arena::Scope scope(*ctx.workspace);
   const Tensor partials =
       ctx.workspace->take(DType::kF64, {ceil_div(n, device::kSquaresOfPartial)});
-  if (ctx.meta()) return;
-  check_launch(
-      device::launch(device::SumOfSquares{.x = floats(x),
-                                          .partials = reinterpret_cast<double*>(partials.data),
-                                          .sum = reinterpret_cast<double*>(sum_1.data),
-                                          .n = n,
-                                          .by_vectors = begin_at_vectors({x})}));
+  launch(ctx, device::SumOfSquares{.x = floats(x),
+                                   .partials = reinterpret_cast<double*>(partials.data),
+                                   .sum = reinterpret_cast<double*>(sum_1.data),
+                                   .n = n,
+                                   .by_vectors = begin_at_vectors({x})});
 }
 
 void muon_momentum(const Context& ctx, const MuonMomentum& x) {
-  if (ctx.meta() || x.g.empty()) return;
-  check_launch(
-      device::launch(device::MuonMomentumUpdate{.mu = float(x.mu),
-                                                .grad_scale = float(x.grad_scale),
-                                                .nesterov = x.nesterov,
-                                                .g = floats(x.g),
-                                                .m = floats(x.m),
-                                                .x = floats(x.x),
-                                                .n = x.g.numel(),
-                                                .by_vectors = begin_at_vectors({x.g, x.m, x.x})}));
+  if (x.g.empty()) return;
+  launch(ctx, device::MuonMomentumUpdate{.mu = float(x.mu),
+                                         .grad_scale = float(x.grad_scale),
+                                         .nesterov = x.nesterov,
+                                         .g = floats(x.g),
+                                         .m = floats(x.m),
+                                         .x = floats(x.x),
+                                         .n = x.g.numel(),
+                                         .by_vectors = begin_at_vectors({x.g, x.m, x.x})});
 }
 
 void muon_apply(const Context& ctx, const MuonApply& x) {
-  if (ctx.meta() || x.w.empty()) return;
+  if (x.w.empty()) return;
   const Tensor operand = operand_rows(x.packed, x.w.numel());
-  check_launch(
-      device::launch(device::MuonApplyUpdate{.keep = float(1 - x.lr * x.decay),
-                                             .factor = float(-x.lambda),
-                                             .x = floats(x.x),
-                                             .w = floats(x.w),
-                                             .operand = elements(operand),
-                                             .n = x.w.numel(),
-                                             .by_vectors = begin_at_vectors({x.x, x.w, operand})}));
+  launch(ctx, device::MuonApplyUpdate{.keep = float(1 - x.lr * x.decay),
+                                      .factor = float(-x.lambda),
+                                      .x = floats(x.x),
+                                      .w = floats(x.w),
+                                      .operand = elements(operand),
+                                      .n = x.w.numel(),
+                                      .by_vectors = begin_at_vectors({x.x, x.w, operand})});
 }
 
 // Any rows: the weights in bf16 lie as the weights do.
@@ -97,11 +92,11 @@ int64_t first_non_finite(const Context& ctx, const Tensor& x) {
       ctx.workspace->take(DType::kI64, {ceil_div(n, device::kSquaresOfPartial) + 1});
   if (ctx.meta() || n == 0) return -1;
   auto* found = reinterpret_cast<int64_t*>(partials.data);
-  check_launch(device::launch(device::FirstNonFinite{.x = floats(x),
-                                                     .partials = found + 1,
-                                                     .first = found,
-                                                     .n = n,
-                                                     .by_vectors = begin_at_vectors({x})}));
+  launch(ctx, device::FirstNonFinite{.x = floats(x),
+                                     .partials = found + 1,
+                                     .first = found,
+                                     .n = n,
+                                     .by_vectors = begin_at_vectors({x})});
   int64_t first = n;
   gpu::download_i64(ctx, partials.slice(0, 1), std::span(&first, 1));
   return first == n ? -1 : first;

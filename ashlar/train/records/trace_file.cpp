@@ -3,6 +3,7 @@
 //   1      step     its position: steps, micro-batches, phases, blocks and branches, nested
 //   2      compute  kernels, posts and waits, as the rank's thread ran them
 //   3 ...  lanes    operations, from kBegan to kEnded, as the lanes' threads ran them
+//   last   device   kernels, as a GPU ran them, where the trace has times of one
 //
 // The first thread is derived from the places of the second: within a step a slice lasts from the
 // first event of a place to the end of its last event.  Steps, and the gaps between them, have
@@ -49,6 +50,7 @@ class Writer {
                      {"groups", groups()}};
     if (file_.dry) about["dry"] = true;
     if (file_.tokens > 0) about["tokens"] = file_.tokens;
+    if (!file_.device.empty()) about["device"] = file_.device;
     text_ = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
                         about.dump());
     write_names();
@@ -59,6 +61,7 @@ class Writer {
       write_compute(e, posts);
     }
     for (int lane = 0; lane < trace_.num_lanes(); ++lane) write_lane(lane, posts);
+    write_device();
     text_.resize(text_.size() - 2);  // removes the last comma
     return text_ + "\n]}\n";
   }
@@ -74,6 +77,9 @@ class Writer {
   }
 
   void line(const Ordered& event) { text_ += event.dump() + ",\n"; }
+
+  bool has_device() const { return !trace_.device_spans().empty(); }
+  int device_thread() const { return kFirstLane + trace_.num_lanes(); }
 
   void write_names() {
     const auto name = [&](const char* what, int thread, const std::string& is) {
@@ -96,7 +102,8 @@ class Writer {
     name("thread_name", kComputeThread, "compute");
     for (int lane = 0; lane < trace_.num_lanes(); ++lane)
       name("thread_name", kFirstLane + lane, "lane " + trace_.lane_name(lane));
-    for (int thread = kStepThread; thread < kFirstLane + trace_.num_lanes(); ++thread)
+    if (has_device()) name("thread_name", device_thread(), "device");
+    for (int thread = kStepThread; thread < device_thread() + (has_device() ? 1 : 0); ++thread)
       sort("thread_sort_index", thread, thread);
   }
 
@@ -218,6 +225,28 @@ class Writer {
     line(event);
   }
 
+  void add_kernel(Ordered& args, const Event& e) const {
+    args["dtype"] = ashlar::name_of(e.dtype);
+    args["flop"] = e.flop;
+    args["bytes"] = e.bytes;
+    const TraceDims dims = trace_.dims(e);
+    if (dims != TraceDims{}) args["shape"] = {dims.groups, dims.rows, dims.cols, dims.depth};
+    if (e.varies != Event::Varies::kNo) args[std::string(name_of(e.varies))] = e.count;
+    if (!file_.device.empty()) args["launches"] = e.num_launches;
+  }
+
+  void write_device() {
+    for (const DeviceSpan& span : trace_.device_spans()) {
+      const Event& e = trace_.events()[size_t(span.event)];
+      Ordered args = place_args(e.place);
+      add_kernel(args, e);
+      Ordered event = slice(trace_.text(e.name), device_thread(), span.start_s, span.end_s);
+      event["cat"] = "device";
+      event["args"] = std::move(args);
+      line(event);
+    }
+  }
+
   using Posts = std::map<std::pair<int, int64_t>, const Event*>;
 
   void write_compute(const Event& e, const Posts& posts) {
@@ -225,12 +254,7 @@ class Writer {
     std::string name(trace_.text(e.name));
     const char* category = "kernel";
     if (e.kind == Event::Kind::kKernel) {
-      args["dtype"] = ashlar::name_of(e.dtype);
-      args["flop"] = e.flop;
-      args["bytes"] = e.bytes;
-      const TraceDims dims = trace_.dims(e);
-      if (dims != TraceDims{}) args["shape"] = {dims.groups, dims.rows, dims.cols, dims.depth};
-      if (e.varies != Event::Varies::kNo) args[std::string(name_of(e.varies))] = e.count;
+      add_kernel(args, e);
     } else if (e.kind == Event::Kind::kPost) {
       category = "post";
       name = "post " + title_of(e);

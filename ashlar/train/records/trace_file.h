@@ -26,6 +26,7 @@ struct TraceFile {
   double origin_s = 0;       // time 0 of the file, on rank 0's clock
   bool dry = false;          // of a dry run, whose times mean nothing
   int64_t tokens = 0;        // of a step, of all ranks; 0: not written
+  std::string device = "";   // the GPU's name; "": the CPU
 };
 
 // One event a line; the first and the last line open and close the list.

@@ -36,14 +36,15 @@ double clock_ahead_s(comm::Group& ranks, function_ref<double()> now_s) {
 
 TracedSteps::TracedSteps(const Recipe& recipe, FileSystem& files, Log& log,
                          const parallel::Groups& groups, const TraceRoom& of_a_step,
-                         int local_ranks)
+                         int local_ranks, const ComputeDevice& on)
     : recipe_(recipe),
       files_(files),
       log_(log),
       groups_(groups),
       trace_(groups.world().trace()),
       of_a_step_(of_a_step),
-      one_clock_(local_ranks == groups.world().size()) {}
+      one_clock_(local_ranks == groups.world().size()),
+      on_(on) {}
 
 void TracedSteps::begin_step(int64_t number) {
   const int64_t wanted = recipe_.train.trace_steps;
@@ -51,6 +52,8 @@ void TracedSteps::begin_step(int64_t number) {
   if (!std::exchange(warm_, true)) return;
   if (steps_.empty()) {
     steps_.reserve(size_t(wanted));
+    if (on_.stream) device_ = std::make_unique<kernels::gpu::EventClock>(*on_.stream);
+    trace_.follow(device_.get());
     const auto room = [&](int64_t of_a_step) { return wanted * (of_a_step + of_a_step / 4 + 64); };
     trace_.start(TraceRoom{room(of_a_step_.events), room(of_a_step_.lane_events),
                            room(of_a_step_.messages), room(of_a_step_.dims)});
@@ -79,11 +82,13 @@ void TracedSteps::finish() {
 
 void TracedSteps::write() {
   written_ = true;
+  trace_.read_device();
   comm::Group& ranks = groups_.world();
   // After these barriers all recorded operations have ended.
   for (comm::Group* group : {&ranks, &groups_.cp(), &groups_.tsp(), &groups_.tp()})
     group->barrier("trace").wait();
   TraceFile file{.rank = ranks.rank(), .num_ranks = ranks.size(), .steps = steps_};
+  if (on_.spec) file.device = on_.spec->name;
   file.tokens = recipe_.train.global_batch * recipe_.data.sequence_length;
   if (!one_clock_) file.clock_ahead_s = clock_ahead_s(ranks, [] { return Trace::now_s(); });
   const std::vector<double> starts =
@@ -104,6 +109,8 @@ void TracedSteps::write() {
   if (sums[1] > 0)
     log_.warn("the trace lacks {} events that had no room", format_thousands(sums[1]));
   trace_.release();
+  trace_.follow(nullptr);
+  device_.reset();
 }
 
 }  // namespace ashlar::train

@@ -1,6 +1,8 @@
 // Runs on a GPU, which is an emulator here: checkpoints, resume, what they report.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "ashlar/models/tensor_reader.h"
 #include "ashlar/train/start.h"
 #include "tests/data/support.h"
@@ -98,6 +100,40 @@ TEST_F(GpuRun, SaysWhatItComputesOn) {
   const DeviceSpec spec = kernels::gpu::find_gpu();
   EXPECT_NE(found->find("BF16 on " + spec.architecture), std::string::npos) << *found;
   EXPECT_NE(found->find("of its data sheet"), std::string::npos) << *found;
+}
+
+// A track of the file has the kernels as the GPU ran them, another one as the host launched them.
+TEST_F(GpuRun, TracesWhatTheGpuDid) {
+  start("run", {"train.steps=3", "train.trace_steps=2"});
+  const auto trace =
+      nlohmann::json::parse(read_text(*files_, root_ / "run/trace/steps-2-3-rank-0.json"));
+  EXPECT_EQ(trace["otherData"]["device"], kernels::gpu::find_gpu().name);
+  std::vector<std::string> launched, ran;
+  std::vector<std::pair<double, double>> steps;
+  double last_end_us = 0, on_device_us = 0, in_steps_us = 0;
+  for (const auto& event : trace["traceEvents"]) {
+    const std::string category = event.value("cat", "");
+    if (category == "kernel") launched.push_back(event["name"]);
+    if (category != "step" && category != "device") continue;
+    const double start_us = event["ts"], duration_us = event["dur"];
+    if (category == "step") {
+      steps.emplace_back(start_us, start_us + duration_us);
+      in_steps_us += duration_us;
+      continue;
+    }
+    ran.push_back(event["name"]);
+    EXPECT_EQ(event["args"]["launches"] == 0, ran.back() == "upload" || ran.back() == "download");
+    EXPECT_GE(start_us, last_end_us);
+    EXPECT_TRUE(std::any_of(steps.begin(), steps.end(), [&](const auto& step) {
+      return step.first <= start_us && start_us + duration_us <= step.second;
+    }));
+    last_end_us = start_us + duration_us;
+    on_device_us += duration_us;
+  }
+  EXPECT_GT(ran.size(), 200u);
+  EXPECT_EQ(ran, launched);
+  EXPECT_EQ(steps.size(), 2u);
+  EXPECT_LE(on_device_us, in_steps_us);
 }
 
 }  // namespace

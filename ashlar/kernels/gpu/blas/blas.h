@@ -42,6 +42,9 @@ extern const Table kReference;  // memory of the host: the emulator
 extern const Table kCuda;       // cuBLASLt (cuda.h)
 extern const Table kHip;        // refuses: hipBLASLt is not called yet
 
+// A product by the table of the device, a launch; on meta it is only counted.
+void multiply(const Context& ctx, const Product& product, const Tensor& workspace);
+
 // The workspace of a product, by the device's spec.
 int64_t workspace_bytes(const Context&);
 

@@ -16,6 +16,11 @@ namespace {
 const Table kHip = {.multiply = [](const Context&, const Product&, const Tensor&) { refuse_amd(); },
                     .description = []() -> std::string { refuse_amd(); }};
 
+void multiply(const Context& ctx, const Product& product, const Tensor& workspace) {
+  ctx.count_launches(1);
+  if (!ctx.meta()) table().multiply(ctx, product, workspace);
+}
+
 int64_t workspace_bytes(const Context& ctx) {
   return (ctx.spec ? *ctx.spec : DeviceSpec()).product_workspace_bytes;
 }

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -86,6 +87,7 @@ int blocks_with_own_fibers(int size) {
 }
 
 EmulatorMode mode = kModes[0];
+int64_t launches = 0;
 
 struct Meeting {
   int arrived = 0;
@@ -381,8 +383,13 @@ void copy_wait(int groups_in_flight) {
   });
 }
 
+int64_t num_launches() {
+  return launches;
+}
+
 std::string run(const LaunchShape& shape, const std::function<void()>& body, Where where) {
   run_queued();
+  ++launches;
   std::string error = shape_error(shape);
   if (error.empty()) {
     Block of_launch(shape.block, body);
@@ -472,6 +479,24 @@ std::string queue_copy(void* to, const void* from, size_t bytes) {
 }
 std::string wait() {
   emulator::run_queued();
+  return "";
+}
+// Kernels run when they are launched: an event is the moment of its record.
+using EventTime = std::chrono::steady_clock::time_point;
+void* make_event() {
+  return new EventTime;
+}
+void give_event(void* event) {
+  delete static_cast<EventTime*>(event);
+}
+std::string record_event(void* event) {
+  emulator::run_queued();
+  *static_cast<EventTime*>(event) = std::chrono::steady_clock::now();
+  return "";
+}
+std::string seconds_between(void* earlier, void* later, double& seconds) {
+  const auto between = *static_cast<EventTime*>(later) - *static_cast<EventTime*>(earlier);
+  seconds = std::chrono::duration<double>(between).count();
   return "";
 }
 int num_modes() {

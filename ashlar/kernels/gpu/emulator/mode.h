@@ -1,7 +1,8 @@
-// The orders in which the emulator runs threads, blocks and asynchronous copies.  A kernel whose
-// results depend on the order is wrong.
+// The orders in which the emulator runs threads, blocks and asynchronous copies, and what it has
+// run.  A kernel whose results depend on the order is wrong.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace ashlar::device::emulator {
@@ -25,5 +26,7 @@ inline constexpr EmulatorMode kModes[] = {
     {"shuffle greedy, lazy copies", 7, true, false, true},
 };
 inline constexpr int kNumModes = sizeof kModes / sizeof kModes[0];
+
+int64_t num_launches();  // of kernels, so far
 
 }  // namespace ashlar::device::emulator
