@@ -231,6 +231,7 @@ RecordedRun read_run(FileSystem& files, const std::string& directory) {
   ASHLAR_REQUIRE(run.rows.num_steps() > 0, kData, "{}: no row of a step", printable(path));
   const std::string recipe = join(directory, kRunFiles[1]);
   if (files.stat(recipe, LinkPolicy::kFollow)) run.recipe = read_text(files, recipe);
+  run.device = read_device_times(files, directory);
   return run;
 }
 
@@ -245,9 +246,10 @@ Page run_page(std::span<const RecordedRun> runs) {
     page.facts = facts_of(runs[0]);
   else
     page.sections.push_back(runs_section(runs));
-  add_sections({loss_section(runs), speed_section(runs), experts_section(runs), saves_section(runs),
-                memory_section(runs), events_section(runs)},
-               page);
+  add_sections(
+      {loss_section(runs), speed_section(runs), device_section(runs), experts_section(runs),
+       saves_section(runs), memory_section(runs), events_section(runs)},
+      page);
   for (const RecordedRun& run : runs) {
     if (run.recipe.empty()) continue;
     PageTable table{"", {"recipe.toml"}, {}, ""};

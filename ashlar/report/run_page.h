@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ashlar/report/page.h"
+#include "ashlar/report/run_device.h"
 #include "ashlar/report/run_rows.h"
 
 namespace ashlar::report {
@@ -16,6 +17,7 @@ struct RecordedRun {
   std::string name;    // of its directory
   std::string recipe;  // the text of its recipe.toml; "" if there is none
   RunRows rows;
+  DeviceTimes device = {};  // of its last trace, if it was on a GPU
 };
 
 // Errors   kData: a directory without rows, named.
