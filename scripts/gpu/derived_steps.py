@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What a training step asks of a card: calls, launches, bytes and flop of a dry run's trace, and the time that follows.
+"""What a training step asks of a card: calls, launches, bytes and flop in the trace of a dry run for that card, and the
+time that follows from them.
 
-    derived_steps.py [ASHLAR]      the tables of docs/bench/gpu.md (ASHLAR: build/release/ashlar)
+    scripts/gpu/derived_steps.py [ASHLAR]      the tables of docs/bench/gpu.md (ASHLAR: build/release/ashlar)
 
 Nothing here was measured on a card.  A call takes the longer of its flop at the rate of its kind and its bytes at the
 bandwidth; no two calls overlap, and launches hide behind them.  The rates are in RATES below.
@@ -32,55 +33,25 @@ RATES = {
     "mi300x": {"dense": 925, "experts": 793, "attention_forward": 350, "attention_backward": 220, "bytes": 4.4},
 }
 LAUNCH_US = 2.5
-CHUNK = 2048  # tokens of the head's loss at a time
-# Launches of a call, where it is not one: partial sums, sorting, one pass a gradient.  A merge with parameters, as
-# ZAYA1 has it, adds up four more gradients.
-LAUNCHES = {
-    "rms_norm_backward": 2, "merge_norm_backward": 3, "attention_backward": 4, "sum_of_squares": 2, "qk_backward": 3,
-    "conv_columns_backward": 3, "router_mix_backward": 5, "bias_gelu_backward": 2, "topk_backward": 2, "route_plan": 3,
-    "embedding_backward": 6, "orthogonalize": 16, "upload": 0, "download": 0,
-}
-LAUNCHES_OF = {("ZAYA1-8B", "merge_norm_backward"): 7}
 # us a token that other work states as reachable on an H200 (products, rows, head, gradients of weights).
 FLOORS = {("dense 1.7B", 4096): (18.5, 2.2, 0.7, 0), ("dense 1.7B", 8192): (18.5, 2.2, 0.7, 0),
           ("ZAYA1-8B", 4096): (15.0, 3.5, 1.2, 2.3), ("ZAYA1-8B", 8192): (15.0, 3.5, 1.2, 0.3)}
 
 
-def kernels(ashlar, model, tokens):
+def kernels(ashlar, model, tokens, card):
+    """The functions of a step in their order, each with what the trace says of it."""
     recipe, keys = MODELS[model]
     sequences = tokens // 4096
     with tempfile.TemporaryDirectory() as directory:
         trace = pathlib.Path(directory) / "trace"
         command = [ashlar, "plan", "dry-run", recipe, *keys.split(), f"train.micro_batch={sequences}",
-                   f"train.global_batch={sequences}", "train.recompute=false", "train.precision=bf16", "--trace", str(trace)]
+                   f"train.global_batch={sequences}", "train.recompute=false", "train.precision=bf16", "--device", card,
+                   "--trace", str(trace)]
         done = subprocess.run(command, capture_output=True, text=True)
         if not trace.exists():
             sys.exit(f"derived_steps: {' '.join(command)}: {done.stderr.strip()}")
         events = json.loads((trace / "dry-rank-0.json").read_text())["traceEvents"]
-    return in_large_chunks((e["name"], e["args"]) for e in events if e.get("cat") == "kernel")
-
-
-def in_large_chunks(calls):
-    """The trace is that of the CPU's functions, which compute the head's loss for at most 256 tokens at a time: its calls
-    are joined to those for CHUNK tokens, which read and write the weights once."""
-    joined, open_calls = [], {}
-    for name, args in calls:
-        if args["phase"] != "loss":
-            joined.append((name, args))
-            continue
-        _, rows, cols, depth = args.get("shape", (0, 0, 0, 0))
-        call = open_calls.get(name)
-        if call is None or call["rows"] + rows > CHUNK or (rows == 0 and call["calls"] >= open_calls["most"]):
-            call = dict(args, flop=0, bytes=0, rows=0, calls=0)
-            open_calls[name] = call
-            joined.append((name, call))
-        weights = cols * depth * (4 if name.endswith("weight") else 2)
-        call["bytes"] += args["bytes"] - (weights if call["calls"] else 0)
-        call["flop"] += args["flop"]
-        call["rows"] += rows
-        call["calls"] += 1
-        open_calls["most"] = max(open_calls.get("most", 0), CHUNK // rows if rows else 0)
-    return joined
+    return [(e["name"], e["args"]) for e in events if e.get("cat") == "kernel"]
 
 
 def kind_of(name, args):
@@ -114,12 +85,11 @@ def main(ashlar):
     times = []
     for model in MODELS:
         for tokens in TOKENS:
-            calls = kernels(ashlar, model, tokens)
             for card in RATES:
+                calls = kernels(ashlar, model, tokens, card)
                 step = [call for call in calls if kind_of(*call) != "update"]
                 if card == "h200":
-                    launches = sum(LAUNCHES_OF.get((model, name), LAUNCHES.get(name, 1)) for name, _ in step)
-                    size, work = (sum(args[key] for _, args in step) for key in ("bytes", "flop"))
+                    launches, size, work = (sum(args[key] for _, args in step) for key in ("launches", "bytes", "flop"))
                     print(f"| {model} | {tokens:,} | {len(step):,} | {launches:,} | {size * 1e-9:.1f} | {work * 1e-12:.1f} "
                           f"| {launches * LAUNCH_US * 1e-3:.1f} ms |")
                 times.append((model, tokens, card, derived(calls, RATES[card])))
