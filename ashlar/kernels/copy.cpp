@@ -61,6 +61,12 @@ void add(const Context& ctx, const Tensor& from, const Tensor& to) {
   add(ctx, one_row(from), one_row(to));
 }
 
+void scale(const Context& ctx, const Tensor& x, double factor) {
+  ASHLAR_ASSERT(is_floating(x.dtype));
+  const auto call = record(ctx, "scale", x.dtype, 1, x.numel(), {1, 2 * size_of(x.dtype)});
+  ctx.ops->scale(ctx, x, factor);
+}
+
 void fill(const Context& ctx, const Matrix& to, double value) {
   ASHLAR_ASSERT(value == 0.0 || to.dtype == DType::kF64 || to.dtype == DType::kF32);
   const auto call = record(ctx, "fill", to.dtype, to.rows, to.cols, {0, size_of(to.dtype)});

@@ -1,15 +1,15 @@
-// Copying, adding and setting elements of any meaning: halos, caches, shards, token ids.  Code
-// outside of kernels/ moves memory of tensors only through these (scripts/check_memory.sh), so that
-// a dry run counts the bytes moved and another device can move them.
+// Copying, adding, scaling and setting elements of any meaning: halos, caches, shards, token ids.
+// Code outside of kernels/ moves memory of tensors only through these (scripts/check_memory.sh),
+// so that a dry run counts the bytes moved and another device can move them.
 //
 // Shapes   matrices of equal rows and cols; tensors of equal numel, whatever their shapes.
 // Types    copy, copy_rows: both of one type, or each F64, F32 or BF16 (to nearest even).
 //          add: both F64, F32 or I64, or F32 to BF16 (the sum is rounded).  fill: 0 in every type,
-//          else F64 or F32.
+//          else F64 or F32.  scale: F64, F32 or BF16 (the product is rounded).
 //          copy_from_runs, copy_to_runs: both of one type.  upload, download: I32, for download
 //          I64 too; numbers: F32 or F64.
 // Limits   from and to share no element; no two pairs of copy_rows write one row.
-// Cost     reads and writes each element once (add reads `to` too); add: 1 flop an element.
+// Cost     reads and writes each element once (add reads `to` too); add, scale: 1 flop an element.
 // Threads  tasks of 256 KiB; results do not depend on the number of threads.
 #pragma once
 
@@ -24,6 +24,7 @@ void copy(const Context&, const Matrix& from, const Matrix& to);
 void copy(const Context&, const Tensor& from, const Tensor& to);
 void add(const Context&, const Matrix& from, const Matrix& to);  // to += from
 void add(const Context&, const Tensor& from, const Tensor& to);
+void scale(const Context&, const Tensor& x, double factor);  // x *= factor
 void fill(const Context&, const Matrix& to, double value);
 void fill(const Context&, const Tensor& to, double value);
 

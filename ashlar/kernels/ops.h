@@ -47,6 +47,7 @@
   /* copy.h */                                                                            \
   OWN(copy, void(const Context&, const Matrix& from, const Matrix& to))                   \
   OWN(add, void(const Context&, const Matrix& from, const Matrix& to))                    \
+  SAME(scale)                                                                             \
   OWN(fill, void(const Context&, const Matrix& to, double value))                         \
   SAME(copy_rows)                                                                         \
   SAME(copy_from_runs)                                                                    \

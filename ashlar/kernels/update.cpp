@@ -51,7 +51,8 @@ void sum_of_squares(const Context& ctx, const Tensor& x, const Tensor& sum_1) {
 }
 
 int64_t first_non_finite(const Context& ctx, const Tensor& x) {
-  const auto call = count(ctx, "first_non_finite", 0, 1, x);
+  ASHLAR_ASSERT(is_real(x.dtype));
+  const auto call = ctx.record("first_non_finite", x.dtype, {0, x.bytes()});
   return ctx.ops->first_non_finite(ctx, x);
 }
 

@@ -62,7 +62,8 @@ void muon_apply(const Context&, const MuonApply&);
 
 // Fills `sum`, F64 [1]; infinite or NaN elements make it non-finite.
 void sum_of_squares(const Context&, const Tensor& x, const Tensor& sum_1);
-// Index of the first non-finite element, or -1: a host result, on the way to an error.
+// Index of the first non-finite element, or -1: a host result, on the way to an error.  Here x may
+// also be BF16.
 int64_t first_non_finite(const Context&, const Tensor& x);
 
 }  // namespace ashlar::kernels

@@ -182,6 +182,20 @@ TEST(Copy, AddsIntegers) {
   for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(to.as<int64_t>()[i], (int64_t{1} << 60) + 11 * i);
 }
 
+TEST(Copy, ScalesEveryElement) {
+  for (const DType dtype : kFloating)
+    for (const int64_t count : {0, 1, 17, 300001})
+      on_threads(fmt::format("{} {}", count, name_of(dtype)), [&](Bench& bench) {
+        const Tensor x = bench.zeros(dtype, {count});
+        put_fractions(x);
+        std::vector<double> want = values_of(x);
+        const double factor = dtype == DType::kF64 ? 0.7 : double(0.7f);
+        for (double& value : want) value = rounded(value * factor, dtype);
+        scale(bench.context(), x, 0.7);
+        ASSERT_EQ(values_of(x), want);
+      });
+}
+
 TEST(Copy, FillsItsColumnsOnly) {
   for (const auto [rows, cols] : kCopyShapes)
     for (const DType dtype : kFloating)
@@ -300,6 +314,7 @@ TEST(Copy, MetaRecordsTheSameAndTouchesNothing) {
     copy(ctx, Matrix::of(a).columns(1, 4), Matrix::of(b).columns(0, 3));
     copy(ctx, none, none);
     add(ctx, a, b);
+    scale(ctx, half, 0.5);
     fill(ctx, half, 0.0);
     copy_rows(ctx, pairs, Matrix::of(a), Matrix::of(half));
     copy_rows(ctx, {}, Matrix::of(a), Matrix::of(b));
@@ -308,11 +323,12 @@ TEST(Copy, MetaRecordsTheSameAndTouchesNothing) {
     upload(ctx, ids, line);
     download(ctx, a, numbers);
     const std::vector<Call> records = bench.calls();
-    ASSERT_EQ(records.size(), 11u);
-    const int64_t bytes[] = {99 * 6, 27 * 8, 0,      99 * 12, 99 * 2, 22 * 6,
-                             0,      36 * 8, 36 * 8, 99 * 8,  99 * 8};
-    for (size_t i = 0; i < 11; ++i) EXPECT_EQ(records[i].cost.bytes, bytes[i]) << records[i].op;
+    ASSERT_EQ(records.size(), 12u);
+    const int64_t bytes[] = {99 * 6, 27 * 8, 0,      99 * 12, 99 * 4, 99 * 2,
+                             22 * 6, 0,      36 * 8, 36 * 8,  99 * 8, 99 * 8};
+    for (size_t i = 0; i < 12; ++i) EXPECT_EQ(records[i].cost.bytes, bytes[i]) << records[i].op;
     EXPECT_EQ(records[3].cost.flop, 99);
+    EXPECT_EQ(records[4].cost.flop, 99);
   });
 }
 

@@ -56,6 +56,11 @@ void add_elements(const std::byte* from, std::byte* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = To(From(out[i]) + in[i]);
 }
 
+template <typename T, typename Wide = T>
+void scale_elements(T* x, double factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] = T(Wide(x[i]) * Wide(factor));
+}
+
 // use(element of the packed memory, element of the memory of runs, length) for every run.
 template <typename Use>
 void for_each_run_of(const Context& ctx, const BoxRange& range, DType dtype, Use use) {
@@ -100,6 +105,20 @@ void add(const Context& ctx, const Matrix& from, const Matrix& to) {
   for_each_part(ctx, to.rows, to.cols, to.dtype, [&](int64_t row, int64_t col, int64_t count) {
     add_part(at(from, row, col), at(to, row, col), count);
   });
+}
+
+void scale(const Context& ctx, const Tensor& x, double factor) {
+  if (ctx.meta()) return;
+  parallel_for(*ctx.threads, x.numel(), kTaskBytes / size_of(x.dtype),
+               [&](int64_t begin, int64_t end) {
+                 const int64_t count = end - begin;
+                 if (x.dtype == DType::kF64)
+                   scale_elements(x.as<double>() + begin, factor, count);
+                 else if (x.dtype == DType::kF32)
+                   scale_elements(x.as<float>() + begin, factor, count);
+                 else
+                   scale_elements<bf16, float>(x.as<bf16>() + begin, factor, count);
+               });
 }
 
 void fill(const Context& ctx, const Matrix& to, double value) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/optim/update_reference.h"
 #include "ashlar/kernels/gpu/arguments.h"
@@ -18,6 +20,20 @@ Tensor operand_rows(const PackedRows& packed, int64_t numel) {
   const int64_t first = packed.row * packed.operand->k();
   ASHLAR_ASSERT(all.dtype == DType::kBF16 && all.numel() == packed.operand->w.numel());
   return all.view({all.numel()}).slice(first, first + numel);
+}
+
+int64_t first_non_finite_widened(const Context& ctx, const Tensor& x) {
+  constexpr int64_t kChunk = 1 << 14;
+  const Tensor all = x.view({x.numel()});
+  for (int64_t begin = 0; begin < x.numel(); begin += kChunk) {
+    const Arena::Scope scope(*ctx.workspace);
+    const Tensor part = all.slice(begin, std::min(begin + kChunk, x.numel()));
+    const Tensor wide = ctx.workspace->take(DType::kF32, part.shape);
+    gpu::copy(ctx, Matrix::of(part), Matrix::of(wide));
+    const int64_t found = gpu::first_non_finite(ctx, wide);
+    if (found >= 0) return begin + found;
+  }
+  return -1;
 }
 
 }  // namespace
@@ -87,6 +103,7 @@ bool packs_in_update(const Context&, const PackedRows& packed, int64_t) {
 
 int64_t first_non_finite(const Context& ctx, const Tensor& x) {
   const int64_t n = x.numel();
+  if (x.dtype == DType::kBF16) return first_non_finite_widened(ctx, x);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor partials =
       ctx.workspace->take(DType::kI64, {ceil_div(n, device::kSquaresOfPartial) + 1});

@@ -93,7 +93,7 @@ float sum_of_squares_reference(const float* x, int64_t n) {
 template <typename T>
 int64_t first_non_finite_reference(const T* x, int64_t n) {
   int64_t i = 0;
-  while (i < n && std::isfinite(x[i])) ++i;
+  while (i < n && std::isfinite(double(x[i]))) ++i;
   return i;
 }
 
@@ -151,6 +151,8 @@ int64_t first_non_finite(const Context& ctx, const Tensor& x) {
     int64_t found = end - begin;
     if (x.dtype == DType::kF64)
       found = first_non_finite_reference(x.as<double>() + begin, end - begin);
+    else if (x.dtype == DType::kBF16)
+      found = first_non_finite_reference(x.as<bf16>() + begin, end - begin);
     else if (fast(ctx, x))
       found = first_non_finite_fast(x.as<float>() + begin, end - begin);
     else
