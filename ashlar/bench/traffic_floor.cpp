@@ -34,7 +34,7 @@ struct Sizes {
     a = double(size_of(types.activation));
     stream = double(size_of(types.stream));
     m = double(recipe.train.global_batch / recipe.train.micro_batch / p.dp);
-    const nn::ModelWeights weights(model_of(recipe.model), share);
+    const nn::ModelWeights weights(model_of(recipe.model), share, {}, recipe.tune);
     layers = double(recipe.model.num_hidden_layers);
     for (const BlockSpec& block : weights.spec.blocks) {
       const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
@@ -44,7 +44,8 @@ struct Sizes {
         row_loads += double(recipe.train.micro_batch * moe->num_experts);
     }
     for (const nn::Stored& stored : weights.tensors) {
-      const bool vector = stored.shape.ndim() == 1;
+      if (!stored.is_trained()) continue;
+      const bool vector = stored.shape.ndim() == 1 || stored.is_adapter;
       if (is_of_experts(stored)) experts += double(stored.shape.numel()) / double(p.ep);
       if (partial_over_shares(stored.logical[0], p.sequence_parallel))
         (vector ? partial_vectors : partial_tables) += double(stored.shape.numel());
@@ -66,7 +67,7 @@ struct Sizes {
     hidden = double(recipe.model.hidden_size);
     root = blocks = 0;
     for (const nn::FlatRange& range :
-         nn::flat_layout(model_of(recipe.model), share, types.wide).ranges)
+         nn::flat_layout(model_of(recipe.model), share, types.wide, recipe.tune).ranges)
       (range.unit == 0 ? root : blocks) += double(range.numel);
     blocks -= experts * double(p.ep);
   }

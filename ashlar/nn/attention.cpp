@@ -22,6 +22,7 @@
 #include "ashlar/kernels/bias.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/output_gate.h"
+#include "ashlar/nn/lora.h"
 
 namespace ashlar::nn {
 namespace {
@@ -160,7 +161,7 @@ void AttentionBranch::project(const Context& ctx, const Pass& pass, const Tensor
   const Arena::Scope scope(*ctx.workspace);
   const Shape qkv_shape{a_TH.shape[0], w.shape.width()};
   const Tensor qkv = saved.qkv ? saved.qkv : ctx.workspace->take(w.qkv_type(pass.types), qkv_shape);
-  linear_forward(ctx, pass.types.compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(qkv));
+  adapted_forward(ctx, pass, Matrix::of(a_TH), w.qkv, Matrix::of(qkv));
   w.for_each_bias([&](const Weight& bias, int64_t begin) {
     bias_forward(ctx, bias.value, columns_of(bias, begin, qkv));
   });
@@ -185,8 +186,7 @@ void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor&
   const Tensor y = weights_.has_gate()
                        ? gated(ctx, pass, ctx.workspace->take(saved.att.dtype, saved.att.shape))
                        : saved.att;
-  linear_forward(ctx, pass.types.compute, Matrix::of(y), weights_.o_proj.operand, Matrix::of(o_TH),
-                 pass.add_to_output);
+  adapted_forward(ctx, pass, Matrix::of(y), weights_.o_proj, Matrix::of(o_TH), pass.add_to_output);
   const LayerSums* layer = pass.exchanges.layer;
   if (weights_.o_bias.value && !pass.add_to_output && (!layer || layer->leads()))
     bias_forward(ctx, weights_.o_bias.value, Matrix::of(o_TH));
@@ -220,10 +220,10 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
   g.dkeys = workspace.take(wide, {2, T, kv});
   const Arena::Scope scope(workspace);
   const Tensor datt = workspace.take(activation, {T, q});
-  linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
   const Tensor y =
       w.has_gate() ? gated(ctx, pass, gradient_room(ctx, pass, activation, {T, q})) : saved.att;
-  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(y), w.o_proj.gradient);
+  adapted_backward_input(ctx, pass, Matrix::of(t.d_o), w.o_proj, Matrix::of(y), Matrix::of(datt));
+  adapted_backward_weight(ctx, pass, Matrix::of(t.d_o), Matrix::of(y), w.o_proj);
   if (w.o_bias.value && !pass.add_to_output)
     bias_backward(ctx, Matrix::of(t.d_o), w.o_bias.gradient);
   if (w.has_gate())
@@ -273,14 +273,14 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
   w.for_each_bias([&](const Weight& bias, int64_t begin) {
     bias_backward(ctx, columns_of(bias, begin, g.dqkv), bias.gradient);
   });
-  weight_gradient(ctx, pass, Matrix::of(g.dqkv), Matrix::of(t.a), w.qkv.gradient);
+  adapted_backward_weight(ctx, pass, Matrix::of(g.dqkv), Matrix::of(t.a), w.qkv);
   const Arena::Scope scope(*ctx.workspace);
   const Matrix counted =
       heads && !heads->leads()
           ? without_columns(ctx, pass, g.dqkv, w.shape.N * w.shape.D, w.shape.gate_begin())
           : Matrix::of(g.dqkv);
-  linear_backward_input(ctx, pass.types.compute, counted, w.qkv.operand, Matrix::of(t.da),
-                        pass.add_to_output);
+  adapted_backward_input(ctx, pass, counted, w.qkv, Matrix::of(t.a), Matrix::of(t.da),
+                         pass.add_to_output);
 }
 
 }  // namespace ashlar::nn

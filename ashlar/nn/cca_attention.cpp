@@ -27,6 +27,7 @@
 #include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/qk.h"
+#include "ashlar/nn/lora.h"
 
 namespace ashlar::nn {
 namespace {
@@ -208,7 +209,7 @@ void CcaBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH
   const Matrix z = z_part(shape, saved.qkv);
   const auto [halo_z, halo_vd] = halos(saved, pass.sequence);
 
-  linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(saved.qkv));
+  adapted_forward(ctx, pass, Matrix::of(a_TH), w.qkv, Matrix::of(saved.qkv));
   pass.exchanges.tokens.halos->halo_forward(ctx, pass,
                                             strips(z, halo_z, vd_part(shape, saved.qkv), halo_vd));
   {
@@ -243,8 +244,8 @@ void CcaBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH
 void CcaBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH) const {
   const CcaSaved& saved = saved_[pass.slot];
   pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(weights_.shape, saved));
-  linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
-                 Matrix::of(o_TH), pass.add_to_output);
+  adapted_forward(ctx, pass, Matrix::of(saved.att), weights_.o_proj, Matrix::of(o_TH),
+                  pass.add_to_output);
 }
 
 void CcaBranch::post_backward(const Context& ctx, const Pass& pass,
@@ -279,8 +280,9 @@ void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const Back
   }
   const Arena::Scope scope(workspace);
   const Tensor datt = workspace.take(activation, {T, q});
-  linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
-  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.att), w.o_proj.gradient);
+  adapted_backward_input(ctx, pass, Matrix::of(t.d_o), w.o_proj, Matrix::of(saved.att),
+                         Matrix::of(datt));
+  adapted_backward_weight(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.att), w.o_proj);
   pass.exchanges.tokens.keys->attend_backward(ctx, pass, attention_of(shape, saved),
                                               g.attention(datt));
 }
@@ -331,8 +333,9 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
                     .dhalo_vd = g.dhalo_vd,
                     .dtau_K = w.temp.gradient,
                     .db1_C = w.conv1_b.gradient});
-  blockdiag_weight_gradient(ctx, pass, Matrix::of(g.dy), Matrix::of(columns),
-                            w.conv1_w.gradient.view(shape.conv_matrices()));
+  if (w.conv1_w.gradient)
+    blockdiag_weight_gradient(ctx, pass, Matrix::of(g.dy), Matrix::of(columns),
+                              w.conv1_w.gradient.view(shape.conv_matrices()));
   const Tensor dcolumns =
       saved.columns ? ctx.workspace->take(activation, columns_shape) : room_after(pass, columns);
   blockdiag_linear_backward_input(ctx, compute, Matrix::of(g.dy), w.conv1_w.operand,
@@ -351,12 +354,13 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   pass.exchanges.tokens.halos->halo_backward(
       ctx, pass, strips(dz, g.dhalo_z, vd_part(shape, g.dqkv), g.dhalo_vd));
   // Every rank that shares keys and values has their whole gradients; only one includes them in da.
-  weight_gradient(ctx, pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
+  adapted_backward_weight(ctx, pass, dqkv, Matrix::of(t.a), w.qkv);
   const Arena::Scope scope(*ctx.workspace);
   const Matrix counted = heads && !heads->leads()
                              ? without_columns(ctx, pass, g.dqkv, shape.q_dim(), dqkv.cols)
                              : dqkv;
-  linear_backward_input(ctx, compute, counted, w.qkv.operand, Matrix::of(t.da), pass.add_to_output);
+  adapted_backward_input(ctx, pass, counted, w.qkv, Matrix::of(t.a), Matrix::of(t.da),
+                         pass.add_to_output);
 }
 
 }  // namespace ashlar::nn

@@ -255,7 +255,7 @@ void input_backward(const Context& ctx, const ModelCall& call, const Saved& save
                           .dh_TH = begin == 0 ? g.stream : saved.d_stream(),
                           .dw_H = w.blocks[begin].mixer_norm.gradient,
                           .weight_offset = w.spec.norm_weight_offset()});
-  if (begin > 0) return;
+  if (begin > 0 || !w.embed.gradient) return;
   embedding_backward(ctx, {.ids_T = call.ids_T,
                            .emb_VH = w.embed.value,
                            .scale_H = w.input_scale.value,

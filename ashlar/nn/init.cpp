@@ -108,8 +108,14 @@ void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, uin
 void initialize(const Context& ctx, const ParameterInfo& info, const Piece& piece, uint64_t seed) {
   ASHLAR_ASSERT(piece.data.numel() == piece.box.length.numel());
   if (ctx.meta()) return;
-  piece.data.dtype == DType::kF64 ? fill<double>(ctx, info, piece, seed)
-                                  : fill<float>(ctx, info, piece, seed);
+  switch (piece.data.dtype) {
+    case DType::kF64:
+      return fill<double>(ctx, info, piece, seed);
+    case DType::kBF16:  // frozen
+      return fill<bf16>(ctx, info, piece, seed);
+    default:
+      return fill<float>(ctx, info, piece, seed);
+  }
 }
 
 void initialize(const Context& ctx, const ModelWeights& weights, uint64_t seed) {
@@ -120,12 +126,19 @@ void initialize(const Context& ctx, const ModelWeights& weights, uint64_t seed) 
 
 namespace {
 
+bf16 bf16_element(const Tensor& data, int64_t i) {
+  bf16 value;
+  copy_to_host(data, i * int64_t(sizeof(value)), std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
 // Element number i of a piece.
 double element(const Tensor& data, int64_t i) {
   const auto read = [&](auto value) {
     copy_to_host(data, i * int64_t(sizeof(value)), std::as_writable_bytes(std::span(&value, 1)));
     return double(value);
   };
+  if (data.dtype == DType::kBF16) return double(float(bf16_element(data, i)));
   return data.dtype == DType::kF64 ? read(double{}) : read(float{});
 }
 

@@ -18,6 +18,7 @@
 #include "ashlar/kernels/short_conv.h"
 #include "ashlar/kernels/state_gates.h"
 #include "ashlar/kernels/unmasked.h"
+#include "ashlar/nn/lora.h"
 
 namespace ashlar::nn {
 
@@ -82,13 +83,12 @@ kernels::Recurrence LinearBranch::recurrence(const Pass& pass) const {
 void LinearBranch::gates_forward(const Context& ctx, const Pass& pass, const Tensor& a_TH) const {
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
-  const DType compute = pass.types.compute;
   if (w.shape.kind == LinearKind::kGla) {
-    linear_forward(ctx, compute, Matrix::of(a_TH), w.decay_down.operand, Matrix::of(s.low));
-    linear_forward(ctx, compute, Matrix::of(s.low), w.decay_up.operand, Matrix::of(s.gates));
+    adapted_forward(ctx, pass, Matrix::of(a_TH), w.decay_down, Matrix::of(s.low));
+    adapted_forward(ctx, pass, Matrix::of(s.low), w.decay_up, Matrix::of(s.gates));
     gla_gate_forward(ctx, Matrix::of(s.gates), w.decay_bias.value, s.log_decay);
   } else if (w.shape.delta()) {
-    linear_forward(ctx, compute, Matrix::of(a_TH), w.ba.operand, Matrix::of(s.gates));
+    adapted_forward(ctx, pass, Matrix::of(a_TH), w.ba, Matrix::of(s.gates));
     delta_gates_forward(ctx, {.ba_T2H = Matrix::of(s.gates),
                               .a_log_H = w.a_log.value,
                               .dt_bias_H = w.dt_bias.value,
@@ -102,7 +102,7 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
   const LinearSaved& s = saved_[pass.slot];
   const auto [stream, wide, activation, compute] = pass.types;
   const TokenExchanges& tokens = pass.exchanges.tokens;
-  linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(s.qkv));
+  adapted_forward(ctx, pass, Matrix::of(a_TH), w.qkv, Matrix::of(s.qkv));
   if (w.shape.taps > 0) {
     const Strip strip{Matrix::of(s.qkv), halo(pass, s.halo)};
     tokens.halos->halo_forward(ctx, pass, std::span(&strip, 1));
@@ -159,7 +159,7 @@ void LinearBranch::recur(const Context& ctx, const Pass& pass, const Tensor& a_T
   const DType compute = pass.types.compute;
   const TokenExchanges& tokens = pass.exchanges.tokens;
   const bool exchanges = tokens.passing && pass.mode != Mode::kRecompute;
-  linear_forward(ctx, compute, Matrix::of(a_TH), w.gate.operand, Matrix::of(s.z));
+  adapted_forward(ctx, pass, Matrix::of(a_TH), w.gate, Matrix::of(s.z));
   if (exchanges) tokens.passing->finish(ctx, maps_);
   {
     const Arena::Scope scope(*ctx.workspace);
@@ -179,8 +179,7 @@ void LinearBranch::recur(const Context& ctx, const Pass& pass, const Tensor& a_T
                            .w = w.norm.value,
                            .z = Matrix::of(s.z),
                            .y = s.y});
-  linear_forward(ctx, compute, Matrix::of(s.y), w.o_proj.operand, Matrix::of(o_TH),
-                 pass.add_to_output);
+  adapted_forward(ctx, pass, Matrix::of(s.y), w.o_proj, Matrix::of(o_TH), pass.add_to_output);
 }
 
 void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
@@ -202,7 +201,7 @@ void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const B
              .entering = workspace.take(wide, states)};
   const Arena::Scope scope(workspace);
   const Tensor dy = workspace.take(activation, s.y.shape);
-  linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(dy));
+  adapted_backward_input(ctx, pass, Matrix::of(t.d_o), w.o_proj, Matrix::of(s.y), Matrix::of(dy));
   const kernels::GatedNormBackward norm{.shape = w.shape.norm,
                                         .x = s.att,
                                         .squares_TG = s.squares,
@@ -229,12 +228,12 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
   Arena& workspace = *ctx.workspace;
   const TokenExchanges& tokens = pass.exchanges.tokens;
   const Gradients& g = gradients_;
-  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(s.y), w.o_proj.gradient);
-  weight_gradient(ctx, pass, Matrix::of(g.dz), Matrix::of(t.a), w.gate.gradient);
+  adapted_backward_weight(ctx, pass, Matrix::of(t.d_o), Matrix::of(s.y), w.o_proj);
+  adapted_backward_weight(ctx, pass, Matrix::of(g.dz), Matrix::of(t.a), w.gate);
   // The gradient of the product's rows; with a convolution, halos are added to it.
   const Tensor dqkv = gradient_room(ctx, pass, activation, s.qkv.shape);
   const Tensor da = wide == activation ? t.da : workspace.take(wide, t.da.shape);
-  linear_backward_input(ctx, compute, Matrix::of(g.dz), w.gate.operand, Matrix::of(da));
+  adapted_backward_input(ctx, pass, Matrix::of(g.dz), w.gate, Matrix::of(t.a), Matrix::of(da));
   if (tokens.passing) tokens.passing->finish(ctx, maps_);
   {
     const Arena::Scope scope(workspace);
@@ -260,9 +259,9 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
     gates_backward(ctx, pass, t, gradients, da);
     heads_backward(ctx, pass, gradients, dqkv);
   }
-  weight_gradient(ctx, pass, Matrix::of(dqkv), Matrix::of(t.a), w.qkv.gradient);
-  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da),
-                        /*accumulate=*/true);
+  adapted_backward_weight(ctx, pass, Matrix::of(dqkv), Matrix::of(t.a), w.qkv);
+  adapted_backward_input(ctx, pass, Matrix::of(dqkv), w.qkv, Matrix::of(t.a), Matrix::of(da),
+                         /*accumulate=*/true);
   if (wide != activation) copy(ctx, da, t.da);
 }
 
@@ -282,25 +281,28 @@ void LinearBranch::gates_backward(const Context& ctx, const Pass& pass, const Ba
                                .dba_T2H = Matrix::of(dgates),
                                .da_log_H = w.a_log.gradient,
                                .ddt_bias_H = w.dt_bias.gradient});
-    weight_gradient(ctx, pass, Matrix::of(dgates), Matrix::of(t.a), w.ba.gradient);
-    return linear_backward_input(ctx, compute, Matrix::of(dgates), w.ba.operand, Matrix::of(da),
-                                 /*accumulate=*/true);
+    adapted_backward_weight(ctx, pass, Matrix::of(dgates), Matrix::of(t.a), w.ba);
+    return adapted_backward_input(ctx, pass, Matrix::of(dgates), w.ba, Matrix::of(t.a),
+                                  Matrix::of(da),
+                                  /*accumulate=*/true);
   }
   gla_gate_backward(ctx, {.x_TN = Matrix::of(s.gates),
                           .bias_N = w.decay_bias.value,
                           .dlog_decay_TN = gradients.dlog_decay,
                           .dx_TN = Matrix::of(dgates),
                           .dbias_N = w.decay_bias.gradient});
-  weight_gradient(ctx, pass, Matrix::of(dgates), Matrix::of(s.low), w.decay_up.gradient);
+  adapted_backward_weight(ctx, pass, Matrix::of(dgates), Matrix::of(s.low), w.decay_up);
   // Each share has other channels of the gates, made from the same low-rank rows.
   const Tensor dlow = gradient_room(ctx, pass, wide, s.low.shape);
-  linear_backward_input(ctx, compute, Matrix::of(dgates), w.decay_up.operand, Matrix::of(dlow));
+  adapted_backward_input(ctx, pass, Matrix::of(dgates), w.decay_up, Matrix::of(s.low),
+                         Matrix::of(dlow));
   LayerSums* layer = pass.exchanges.layer;
   if (layer) layer->sum(dlow);
-  weight_gradient(ctx, pass, Matrix::of(dlow), Matrix::of(t.a), w.decay_down.gradient);
-  if (!layer || layer->leads())
-    linear_backward_input(ctx, compute, Matrix::of(dlow), w.decay_down.operand, Matrix::of(da),
-                          /*accumulate=*/true);
+  adapted_backward_weight(ctx, pass, Matrix::of(dlow), Matrix::of(t.a), w.decay_down);
+  // All shares have the whole sum, and the gradients that follow from it; one includes it in da.
+  const bool leads = !layer || layer->leads();
+  adapted_backward_input(ctx, pass, Matrix::of(dlow), w.decay_down, Matrix::of(t.a),
+                         leads ? Matrix::of(da) : Matrix{}, /*accumulate=*/true);
 }
 
 void LinearBranch::heads_backward(const Context& ctx, const Pass& pass,

@@ -2,6 +2,7 @@
 
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/moe.h"
+#include "ashlar/nn/lora.h"
 
 namespace ashlar::nn {
 
@@ -48,7 +49,7 @@ void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m
   const LinearRouterSaved& saved = saved_[pass.slot];
   const Arena::Scope scope(*ctx.workspace);
   const Tensor logits = ctx.workspace->take(pass.types.wide, saved.p.shape);
-  linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.w.operand, Matrix::of(logits));
+  adapted_forward(ctx, pass, Matrix::of(m_TH), weights_.w, Matrix::of(logits));
   topk_forward(ctx, {.rule = weights_.rule,
                      .logits_TE = logits,
                      .bias_E = weights_.bias.value,
@@ -71,7 +72,6 @@ Tensor LinearRouter::loads_of_rows(const Context& ctx, const Pass& pass) const {
 void LinearRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_TH, const Carry&,
                             const Tensor& dweight_Tk, const Tensor& dm_TH) const {
   const LinearRouterSaved& saved = saved_[pass.slot];
-  const DType compute = pass.types.compute;
   const Arena::Scope scope(*ctx.workspace);
   const Tensor dlogits = gradient_room(ctx, pass, pass.types.activation, saved.p.shape);
   fill(ctx, saved.losses, 0.0);
@@ -88,8 +88,9 @@ void LinearRouter::backward(const Context& ctx, const Pass& pass, const Tensor& 
                       .z_scale = losses.z_loss * share,
                       .dlogits_TE = dlogits,
                       .losses_2 = saved.losses});
-  linear_backward_input(ctx, compute, Matrix::of(dlogits), weights_.w.operand, Matrix::of(dm_TH));
-  weight_gradient(ctx, pass, Matrix::of(dlogits), Matrix::of(m_TH), weights_.w.gradient);
+  adapted_backward_input(ctx, pass, Matrix::of(dlogits), weights_.w, Matrix::of(m_TH),
+                         Matrix::of(dm_TH));
+  adapted_backward_weight(ctx, pass, Matrix::of(dlogits), Matrix::of(m_TH), weights_.w);
 }
 
 }  // namespace ashlar::nn

@@ -60,8 +60,9 @@ void head_loss_backward(const Context& ctx, const Model& model, const Tensor& fi
                         .dlogits_tV = dpart});
     linear_backward_input(ctx, compute, Matrix::of(dpart), model.head().operand,
                           Matrix::of(dfinal_TH.slice(t, end)));
-    linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part),
-                           model.head().gradient);
+    if (model.head().gradient)
+      linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part),
+                             model.head().gradient);
   }
 }
 

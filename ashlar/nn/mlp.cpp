@@ -1,6 +1,7 @@
 #include "ashlar/nn/mlp.h"
 
 #include "ashlar/kernels/moe.h"
+#include "ashlar/nn/lora.h"
 
 namespace ashlar::nn {
 
@@ -28,34 +29,32 @@ MlpSaved MlpSaved::make(Arena& arena, const MlpWeights& weights, const Types& ty
 
 void mlp_inner(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
                const Tensor& m_TH) {
-  linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), w.gate_up.operand,
-                 Matrix::of(saved.gate_up));
+  adapted_forward(ctx, pass, Matrix::of(m_TH), w.gate_up, Matrix::of(saved.gate_up));
   swiglu_forward(ctx, {}, saved.gate_up, saved.act);
 }
 
 void mlp_output(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
                 const Tensor& e_TH) {
-  linear_forward(ctx, pass.types.compute, Matrix::of(saved.act), w.down.operand, Matrix::of(e_TH),
-                 pass.add_to_output);
+  adapted_forward(ctx, pass, Matrix::of(saved.act), w.down, Matrix::of(e_TH), pass.add_to_output);
 }
 
 void mlp_backward_inputs(const Context& ctx, const Pass& pass, const MlpWeights& w,
-                         const MlpSaved& saved, const Tensor& de_TH, const Tensor& dm_TH,
-                         const Tensor& dgate_up) {
-  const auto [stream, wide, activation, compute] = pass.types;
+                         const MlpSaved& saved, const Tensor& m_TH, const Tensor& de_TH,
+                         const Tensor& dm_TH, const Tensor& dgate_up) {
   const Arena::Scope inner(*ctx.workspace);
-  const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
-  linear_backward_input(ctx, compute, Matrix::of(de_TH), w.down.operand, Matrix::of(dact));
+  const Tensor dact = ctx.workspace->take(pass.types.activation, saved.act.shape);
+  adapted_backward_input(ctx, pass, Matrix::of(de_TH), w.down, Matrix::of(saved.act),
+                         Matrix::of(dact));
   swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
-  linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(dm_TH),
-                        pass.add_to_output);
+  adapted_backward_input(ctx, pass, Matrix::of(dgate_up), w.gate_up, Matrix::of(m_TH),
+                         Matrix::of(dm_TH), pass.add_to_output);
 }
 
 void mlp_backward_weights(const Context& ctx, const Pass& pass, const MlpWeights& w,
                           const MlpSaved& saved, const Tensor& m_TH, const Tensor& de_TH,
                           const Tensor& dgate_up) {
-  weight_gradient(ctx, pass, Matrix::of(de_TH), Matrix::of(saved.act), w.down.gradient);
-  weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(m_TH), w.gate_up.gradient);
+  adapted_backward_weight(ctx, pass, Matrix::of(de_TH), Matrix::of(saved.act), w.down);
+  adapted_backward_weight(ctx, pass, Matrix::of(dgate_up), Matrix::of(m_TH), w.gate_up);
 }
 
 void MlpBranch::list(const LayerSpec& layer, StoredVisitor visit) {
@@ -79,7 +78,7 @@ void MlpBranch::backward(const Context& ctx, const Pass& pass, int part, const B
   const auto inputs = [&] {
     if (pass.recomputes()) mlp_inner(ctx, pass, weights_, saved, t.a);
     dgate_up_ = gradient_room(ctx, pass, pass.types.activation, saved.gate_up.shape);
-    mlp_backward_inputs(ctx, pass, weights_, saved, t.d_o, t.da, dgate_up_);
+    mlp_backward_inputs(ctx, pass, weights_, saved, t.a, t.d_o, t.da, dgate_up_);
   };
   run_part(part, inputs,
            [&] { mlp_backward_weights(ctx, pass, weights_, saved, t.a, t.d_o, dgate_up_); });

@@ -36,7 +36,8 @@ void mlp_output(const kernels::Context&, const Pass&, const MlpWeights&, const M
 // The parts of backward.  The first fills dm (see Pass::add_to_output) and dgate_up [T, 2F],
 // activation type, which the second reads.
 void mlp_backward_inputs(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
-                         const Tensor& de_TH, const Tensor& dm_TH, const Tensor& dgate_up);
+                         const Tensor& m_TH, const Tensor& de_TH, const Tensor& dm_TH,
+                         const Tensor& dgate_up);
 // Adds to the gradients (see Pass::add_to_gradients).
 void mlp_backward_weights(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
                           const Tensor& m_TH, const Tensor& de_TH, const Tensor& dgate_up);

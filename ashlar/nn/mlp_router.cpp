@@ -2,6 +2,7 @@
 
 #include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/router.h"
+#include "ashlar/nn/lora.h"
 
 namespace ashlar::nn {
 namespace {
@@ -80,8 +81,8 @@ void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH
                         const Carry& carry) const {
   const MlpRouterWeights& w = weights_;
   const MlpRouterSaved& saved = saved_[pass.slot];
-  const DType wide = pass.types.wide, compute = pass.types.compute;
-  linear_forward(ctx, compute, Matrix::of(m_TH), w.down_w.operand, Matrix::of(carry.out));
+  const DType wide = pass.types.wide;
+  adapted_forward(ctx, pass, Matrix::of(m_TH), w.down_w, Matrix::of(carry.out));
   router_mix_forward(ctx, {.eps = w.shape.norm_eps,
                            .r_TR = carry.out,
                            .b_dn_R = w.down_b.value,
@@ -90,13 +91,13 @@ void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH
                            .w_R = w.norm_w.value,
                            .n_TR = saved.n,
                            .rstd_T = saved.rstd});
-  linear_forward(ctx, compute, Matrix::of(saved.n), w.fc1_w.operand, Matrix::of(saved.z1));
+  adapted_forward(ctx, pass, Matrix::of(saved.n), w.fc1_w, Matrix::of(saved.z1));
   bias_gelu_forward(ctx, saved.z1, w.fc1_b.value, saved.s1);
-  linear_forward(ctx, compute, Matrix::of(saved.s1), w.fc2_w.operand, Matrix::of(saved.z2));
+  adapted_forward(ctx, pass, Matrix::of(saved.s1), w.fc2_w, Matrix::of(saved.z2));
   bias_gelu_forward(ctx, saved.z2, w.fc2_b.value, saved.s2);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor logits = ctx.workspace->take(wide, saved.p.shape);
-  linear_forward(ctx, compute, Matrix::of(saved.s2), w.out_w.operand, Matrix::of(logits));
+  adapted_forward(ctx, pass, Matrix::of(saved.s2), w.out_w, Matrix::of(logits));
   router_select_forward(ctx, {.logits_TX = logits,
                               .bias_X = w.balancing.value,
                               .p_TX = saved.p,
@@ -120,23 +121,24 @@ void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_T
                                .dlogits_TX = dlogits});
   const Tensor ds = workspace.take(wide, {T, R});
   const Tensor dz2 = gradient_room(ctx, pass, activation, {T, R}), dz1 = room_after(pass, dz2);
-  linear_backward_input(ctx, compute, Matrix::of(dlogits), w.out_w.operand, Matrix::of(ds));
-  weight_gradient(ctx, pass, Matrix::of(dlogits), Matrix::of(saved.s2), w.out_w.gradient);
+  adapted_backward_input(ctx, pass, Matrix::of(dlogits), w.out_w, Matrix::of(saved.s2),
+                         Matrix::of(ds));
+  adapted_backward_weight(ctx, pass, Matrix::of(dlogits), Matrix::of(saved.s2), w.out_w);
   bias_gelu_backward(ctx, {.ds_TR = ds,
                            .z_TR = saved.z2,
                            .b_R = w.fc2_b.value,
                            .dz_TR = dz2,
                            .db_R = w.fc2_b.gradient});
-  linear_backward_input(ctx, compute, Matrix::of(dz2), w.fc2_w.operand, Matrix::of(ds));
-  weight_gradient(ctx, pass, Matrix::of(dz2), Matrix::of(saved.s1), w.fc2_w.gradient);
+  adapted_backward_input(ctx, pass, Matrix::of(dz2), w.fc2_w, Matrix::of(saved.s1), Matrix::of(ds));
+  adapted_backward_weight(ctx, pass, Matrix::of(dz2), Matrix::of(saved.s1), w.fc2_w);
   bias_gelu_backward(ctx, {.ds_TR = ds,
                            .z_TR = saved.z1,
                            .b_R = w.fc1_b.value,
                            .dz_TR = dz1,
                            .db_R = w.fc1_b.gradient});
   const Tensor& dn = ds;
-  linear_backward_input(ctx, compute, Matrix::of(dz1), w.fc1_w.operand, Matrix::of(dn));
-  weight_gradient(ctx, pass, Matrix::of(dz1), Matrix::of(saved.n), w.fc1_w.gradient);
+  adapted_backward_input(ctx, pass, Matrix::of(dz1), w.fc1_w, Matrix::of(saved.n), Matrix::of(dn));
+  adapted_backward_weight(ctx, pass, Matrix::of(dz1), Matrix::of(saved.n), w.fc1_w);
   const bool one_type = wide == activation;
   const Tensor dr =
       one_type ? gradient_room(ctx, pass, wide, {T, R}) : workspace.take(wide, {T, R});
@@ -154,8 +156,9 @@ void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_T
                             .db_dn_R = w.down_b.gradient,
                             .dw_R = w.norm_w.gradient,
                             .dgamma_R = w.gamma.gradient});
-  weight_gradient(ctx, pass, Matrix::of(dr_low), Matrix::of(m_TH), w.down_w.gradient);
-  linear_backward_input(ctx, compute, Matrix::of(dr_low), w.down_w.operand, Matrix::of(dm_TH));
+  adapted_backward_weight(ctx, pass, Matrix::of(dr_low), Matrix::of(m_TH), w.down_w);
+  adapted_backward_input(ctx, pass, Matrix::of(dr_low), w.down_w, Matrix::of(m_TH),
+                         Matrix::of(dm_TH));
 }
 
 }  // namespace ashlar::nn

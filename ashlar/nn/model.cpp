@@ -80,8 +80,8 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
              int64_t max_positions, const ModelOptions& options)
     : types_(Types::of(compute, options.stream)),
       memory_(options.memory),
-      weights_(whole, options.share, options.init),
-      flat_(flat_layout(whole, options.share, types_.wide)),
+      weights_(whole, options.share, options.init, options.tune),
+      flat_(flat_layout(whole, options.share, types_.wide, options.tune)),
       first_of_unit_(flat_.unit_numel.size()),
       operands_of_unit_(flat_.unit_numel.size()),
       weight_arena_(Device::kMeta),
@@ -94,10 +94,14 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
       rope_(take_tables(table_arena_, whole, types_.wide, max_positions)),
       log_decay_(take_log_decays(table_arena_, weights_, types_.wide)) {
   for (const Stored* stored : in_memory_order(weights_)) {
+    const bool has_operand = stored->is_operand() && stored->is_packed;
+    if (!stored->is_trained()) {
+      if (has_operand) frozen_operands_.push_back(&stored->weight->operand);
+      continue;
+    }
     const auto unit = size_t(stored->unit);
     if (!first_of_unit_[unit]) first_of_unit_[unit] = stored->weight;
-    if (stored->is_operand() && stored->is_packed)
-      operands_of_unit_[unit].push_back(&stored->weight->operand);
+    if (has_operand) operands_of_unit_[unit].push_back(&stored->weight->operand);
   }
   take_weights(ctx, allocator, options.training);
   if (options.training) take_gradients(allocator);
@@ -115,7 +119,8 @@ void Model::take_weights(const Context& ctx, Allocator& allocator, bool training
   // Elements of a slot have the same offsets as in the wide type.
   const int64_t align = Arena::kAlign / size_of(wide) * size_of(product_dtype);
   const auto values = [&](Arena& root, ArenaOfBlock products) {
-    lay_out(weights_, &Weight::value, root, products, wide, product_dtype);
+    lay_out(weights_, &Weight::value, root, products,
+            {wide, product_dtype, wide == DType::kF64 ? wide : memory_.frozen_dtype});
   };
   const auto operands = [&](Arena& root, ArenaOfBlock blocks) {
     lay_out_operands(ctx, weights_, root, blocks, types_, training);
@@ -139,7 +144,7 @@ void Model::take_weights(const Context& ctx, Allocator& allocator, bool training
 
 void Model::take_gradients(Allocator& allocator) {
   const auto gradients = [&](Arena& root, ArenaOfBlock products) {
-    lay_out(weights_, &Weight::gradient, root, products, types_.wide, types_.wide);
+    lay_out(weights_, &Weight::gradient, root, products, {types_.wide, types_.wide, types_.wide});
   };
   Arena unused(Device::kMeta);
   gradient_slots_ =
@@ -153,6 +158,11 @@ void Model::take_gradients(Allocator& allocator) {
 
 void Model::pack(const Context& ctx) const {
   for (int64_t unit = 0; unit < num_units(); ++unit) pack(ctx, unit);
+  pack_frozen(ctx);
+}
+
+void Model::pack_frozen(const Context& ctx) const {
+  for (const kernels::Operand* operand : frozen_operands_) kernels::pack(ctx, *operand);
 }
 
 void Model::pack(const Context& ctx, int64_t unit,

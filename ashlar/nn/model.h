@@ -99,7 +99,8 @@ void backward(const kernels::Context&, const ModelCall&, const Saved&, const Ten
 // away after it.
 struct ModelMemory {
   bool weight_slots = false, operand_slots = false, gradient_slots = false;
-  DType slot_dtype = DType::kF32;  // type of weight slots
+  DType slot_dtype = DType::kF32;    // type of weight slots
+  DType frozen_dtype = DType::kF32;  // type of frozen products, in fp64 F64
 };
 
 struct ModelOptions {
@@ -107,6 +108,7 @@ struct ModelOptions {
   ModelMemory memory{};
   Share share{};    // the part of the model on this rank
   InitSpec init{};  // initial weights (init.h)
+  TuneSpec tune{};
   StreamType stream = StreamType::kF32;
   // Number of tokens that a sequence starts with if it then grows token by token; 0: all tokens are
   // there from the start.  RoPE of type dynamic depends on it (kernels/rope.h).
@@ -126,7 +128,7 @@ class Model {
   const ModelMemory& memory() const { return memory_; }
   const ModelWeights& weights() const { return weights_; }
   const Weight& head() const { return weights_.head(); }
-  void pack(const kernels::Context& ctx) const;  // all units
+  void pack(const kernels::Context& ctx) const;  // all units and frozen tensors
   // After every change of its weights.  except: operands that were packed with the change.
   void pack(const kernels::Context& ctx, int64_t unit,
             std::span<const kernels::Operand* const> except = {}) const;
@@ -134,6 +136,8 @@ class Model {
   // are local; techniques put their own exchanges into the call.
   ModelCall call(const TokenExchanges&, const kernels::Sequence&, const Tensor& ids_T,
                  Residency* residency = nullptr);
+  // To be called after frozen tensors were filled; no unit has them.
+  void pack_frozen(const kernels::Context& ctx) const;
   // For techniques that put branches around branches, which they do once, before anything runs.
   ModelWeights& weights() { return weights_; }
 
@@ -145,7 +149,7 @@ class Model {
   Tensor unit_gradients(int64_t unit) const;
 
   std::vector<Piece> pieces() const;  // weights and buffers by name; not for models with slots
-  int64_t num_parameters() const;
+  int64_t num_parameters() const;     // trained
 
  private:
   void take_weights(const kernels::Context&, Allocator&, bool training);
@@ -156,6 +160,7 @@ class Model {
   FlatLayout flat_;
   std::vector<const Weight*> first_of_unit_;
   std::vector<std::vector<const kernels::Operand*>> operands_of_unit_;
+  std::vector<const kernels::Operand*> frozen_operands_;
   Arena weight_arena_;
   std::vector<Arena> weight_slots_, operand_slots_;
   Arena gradient_arena_;

@@ -23,6 +23,7 @@
 #include <algorithm>
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/nn/lora.h"
 
 namespace ashlar::nn {
 namespace {
@@ -123,8 +124,7 @@ void MoeBranch::shared(const Context& ctx, const Pass& pass, const Tensor& m_TH)
   mlp_inner(ctx, pass, *weights_.shared, saved.shared, m_TH);
   mlp_output(ctx, pass, *weights_.shared, saved.shared, saved.shared_out);
   if (weights_.gated)
-    linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.shared_gate.operand,
-                   as_column(saved.gate));
+    adapted_forward(ctx, pass, Matrix::of(m_TH), weights_.shared_gate, as_column(saved.gate));
 }
 
 void MoeBranch::experts(const Context& ctx, const Pass& pass) const {
@@ -269,7 +269,7 @@ void MoeBranch::shared_backward(const Context& ctx, const Pass& pass, const Back
   const MlpWeights& w = *weights_.shared;
   const Tensor dgate_up =
       gradient_room(ctx, pass, pass.types.activation, saved.shared.gate_up.shape);
-  mlp_backward_inputs(ctx, pass, w, saved.shared, ds, gradients_.dshared, dgate_up);
+  mlp_backward_inputs(ctx, pass, w, saved.shared, t.a, ds, gradients_.dshared, dgate_up);
   mlp_backward_weights(ctx, pass, w, saved.shared, t.a, ds, dgate_up);
 }
 
@@ -321,12 +321,14 @@ void MoeBranch::products_backward(const Context& ctx, const Pass& pass, const Ex
                act = room.act.slice(0, rows), gate_up = room.gate_up.slice(0, rows),
                x = (room.x ? room.x : saved_[pass.slot].x_rows).slice(0, rows);
   grouped_linear_backward_input(ctx, compute, dy, w.down.operand, row_of_expert, Matrix::of(dact));
-  grouped_weight_gradient(ctx, pass, dy, Matrix::of(act), row_of_expert, w.down.gradient);
+  if (w.down.gradient)
+    grouped_weight_gradient(ctx, pass, dy, Matrix::of(act), row_of_expert, w.down.gradient);
   swiglu_backward(ctx, row_of_expert, dact, gate_up, dgate_up);
   grouped_linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand,
                                 row_of_expert, dx);
-  grouped_weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(x), row_of_expert,
-                          w.gate_up.gradient);
+  if (w.gate_up.gradient)
+    grouped_weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(x), row_of_expert,
+                            w.gate_up.gradient);
 }
 
 // Receives the last two rounds' gradients, still in flight.
@@ -359,10 +361,10 @@ void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const Backw
 
 void MoeBranch::gate_backward(const Context& ctx, const Pass& pass,
                               const BackwardTensors& t) const {
-  const DType compute = pass.types.compute;
   const Matrix dgate = as_column(gradients_.dgate);
-  weight_gradient(ctx, pass, dgate, Matrix::of(t.a), weights_.shared_gate.gradient);
-  linear_backward_input(ctx, compute, dgate, weights_.shared_gate.operand, Matrix::of(t.da), true);
+  adapted_backward_weight(ctx, pass, dgate, Matrix::of(t.a), weights_.shared_gate);
+  adapted_backward_input(ctx, pass, dgate, weights_.shared_gate, Matrix::of(t.a), Matrix::of(t.da),
+                         true);
 }
 
 }  // namespace ashlar::nn

@@ -50,7 +50,8 @@ struct Cut {
 enum class Applied : uint8_t {
   kStream,  // tokens of the residual stream on this rank: norms, merges, embedding, head
   kLayer,   // all tokens of a layer, on any rank: attention, experts, router
-  kHeads,   // all tokens of a layer, in each head on this rank: a norm of queries or keys
+  kHeads,   // all tokens of a layer, in each head or part of the width on this rank: a norm of
+            // queries or keys, half of an adapter
 };
 
 // A logical tensor.
@@ -61,6 +62,8 @@ struct ParameterInfo {
   OptimizerKind kind = OptimizerKind::kAdamW;
   bool decay = false;
   bool buffer = false;       // part of the state, not trained by gradient
+  bool frozen = false;       // stays as it is, and is no part of the state (TuneSpec)
+  bool adapter = false;      // half of one (lora.h)
   int64_t num_matrices = 1;  // experts of a stack
   int64_t halves = 1;        // 2: each matrix is gate over up, which Muon may take apart
   Applied applied = Applied::kLayer;
@@ -71,6 +74,7 @@ struct ParameterInfo {
   // True of an embedding that is also the head: both ends of a pipeline hold it.
   bool at_both_ends = false;
 
+  bool is_trained() const { return !buffer && !frozen; }
   bool is_cut_by(Grain grain) const;
 };
 
@@ -86,11 +90,23 @@ inline bool partial_over_shares(const ParameterInfo& info, bool shards_stream) {
          (info.applied == Applied::kHeads || (info.applied == Applied::kStream && shards_stream));
 }
 
-// A trained tensor of a layer, or a buffer, in the memory of this rank.
+struct Adapter;  // lora.h
+
+// A tensor of a layer, or a buffer, in the memory of this rank.
 struct Weight {
   Tensor value;
-  Tensor gradient;           // absent for buffers, and if only forward runs
+  // Absent for buffers, for frozen products and tables, and if only forward runs.  Kernels write
+  // the gradients of frozen vectors, which nobody reads.
+  Tensor gradient;
   kernels::Operand operand;  // packed for products; empty where kernels read `value`
+  std::vector<Adapter> adapters{};
+};
+
+// An adapter of some of the rows of a linear layer's weights: of one logical tensor (lora.h).
+struct Adapter {
+  Weight a, b;         // [r, K], [rows, r]
+  int64_t begin, end;  // the rows, on this rank
+  double scale;
 };
 
 // A Weight, and the logical tensors whose parts it holds one after another along dim 0.
@@ -104,12 +120,17 @@ struct Stored {
   std::vector<int64_t> rows{};  // logical tensor i: rows [rows[i], rows[i + 1]) of dim 0
   Shape shape{};                // of value and gradient
   bool is_packed = true;        // false: the branch that runs the layer packs it (UnitSplit::cuts)
+  bool is_adapter = false;      // it belongs to another Weight, and to the root
 
   bool is_operand() const { return operand_shape.ndim() > 0; }
   // True if kernels read it through its operand only, and if its gradient is one matrix product,
   // which can overwrite old values.
-  bool is_product() const { return is_operand() && block >= 0; }
+  bool is_product() const { return is_operand() && block >= 0 && !is_adapter; }
+  // A linear layer, which can have adapters.
+  bool is_linear() const { return is_product() && operand_shape.ndim() == 2; }
   bool is_buffer() const { return logical[0].buffer; }
+  bool is_frozen() const { return logical[0].frozen; }
+  bool is_trained() const { return logical[0].is_trained(); }
 };
 using StoredVisitor = function_ref<void(Stored)>;
 

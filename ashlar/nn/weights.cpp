@@ -6,7 +6,7 @@
 //            Weight: its value or its gradient; flat_layout does so with addresses that are never
 //            read, and uses the distances between them
 //
-//   memory order   no block  | vectors of block 0 | .. | products of block 0 | .. | buffers
+//   memory order   no block  | vectors of block 0 | .. | products of block 0 | .. | not trained
 //   unit           0 (root)                            | 1                   | .. | none
 //
 // A split embedding precedes the rest of the root; the products of a block are ordered by unit.
@@ -18,6 +18,7 @@
 #include <optional>
 #include <tuple>
 
+#include "ashlar/nn/lora.h"
 #include "ashlar/nn/make_branch.h"
 
 namespace ashlar::nn {
@@ -44,7 +45,9 @@ Units units_of(const ModelSpec& spec, const UnitSplit& split) {
 void finish(Stored& stored, int64_t block, const Units& units, const Share& share) {
   const ParameterInfo& first = stored.logical[0];
   stored.block = block;
-  if (stored.is_product()) {
+  if (!stored.is_trained()) {
+    // It is in no unit.
+  } else if (stored.is_product()) {
     const int64_t unit = unit_in_block(first, share.units);
     stored.unit = units.first_of(block) + unit;
     stored.is_packed = unit == 0 || unit > share.units.num_cut_units();
@@ -78,7 +81,7 @@ std::vector<const Stored*> in_memory_order(const ModelWeights& weights) {
   std::vector<const Stored*> list;
   for (const Stored& stored : weights.tensors) list.push_back(&stored);
   const auto key = [](const Stored* s) {
-    const int kind = s->is_buffer() ? 3 : s->is_product() ? 2 : s->block >= 0 ? 1 : 0;
+    const int kind = !s->is_trained() ? 3 : s->is_product() ? 2 : s->block >= 0 ? 1 : 0;
     const bool root = s->unit == 0;  // after a split embedding
     // The vectors of a block's branches precede the block's own.
     return std::tuple(kind, s->block, kind == 2 ? s->unit : int64_t(root),
@@ -89,14 +92,20 @@ std::vector<const Stored*> in_memory_order(const ModelWeights& weights) {
   return list;
 }
 
-ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const InitSpec& init)
+ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const InitSpec& init,
+                           const TuneSpec& tune)
     : spec(whole), share(part), blocks(whole.blocks.size()) {
   const Stage& stage = share.stage;
   const Units units = units_of(spec, share.units);
   int64_t block = -1;
-  const auto add = [&](Stored stored) {
+  const auto add_finished = [&](Stored stored) {
     finish(stored, block, units, share);
     tensors.push_back(std::move(stored));
+  };
+  const auto add = [&](Stored stored) {
+    freeze(tune, stored);
+    add_finished(std::move(stored));
+    list_adapters(tune, Stored(tensors.back()), add_finished);
   };
   const LayerSpec root{spec, share, init, -1, "model."};
   const Shape table{spec.vocab_size, spec.hidden_size};
@@ -204,16 +213,29 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype) {
   return list;
 }
 
+namespace {
+
+// Kernels write gradients of all vectors, also of frozen ones; products and tables are left out.
+bool has_gradient(const Stored& stored) {
+  const bool table = stored.block < 0 && stored.shape.ndim() == 2;
+  return stored.is_trained() || (!stored.is_buffer() && !stored.is_operand() && !table);
+}
+
+}  // namespace
+
 void lay_out(const ModelWeights& weights, Tensor Weight::*part, Arena& root, ArenaOfBlock products,
-             DType dtype, DType product_dtype) {
+             const MemoryTypes& types) {
   std::optional<Arena::Scope> slot;
   int64_t block = -1;  // its products lie in `slot`
   for (const Stored* s : in_memory_order(weights)) {
-    if (s->is_buffer() && part == &Weight::gradient) continue;
-    const bool product = s->is_product();
-    Arena& arena = product ? products(s->block) : root;
+    if (part == &Weight::gradient && !has_gradient(*s)) continue;
+    const bool product = s->is_product(), taken_in_turn = product && s->is_trained();
+    Arena& arena = taken_in_turn ? products(s->block) : root;
     if (&arena != &root && s->block != block) slot.emplace(arena), block = s->block;
-    s->weight->*part = arena.take(product ? product_dtype : dtype, s->shape);
+    const DType dtype = taken_in_turn ? types.products
+                        : product     ? types.frozen_products
+                                      : types.usual;
+    s->weight->*part = arena.take(dtype, s->shape);
   }
 }
 
@@ -225,7 +247,7 @@ void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, 
     if (!s.is_operand()) continue;
     s.weight->operand = {.w = s.weight->value.view(s.operand_shape), .forward = {}, .backward = {}};
     if (!s.is_packed) continue;
-    Arena& arena = s.block >= 0 ? blocks(s.block) : root;
+    Arena& arena = s.is_product() && s.is_trained() ? blocks(s.block) : root;
     if (&arena != &root && s.block != block) slot.emplace(arena), block = s.block;
     const bool head = s.block < 0;
     const DType compute = head && weights.spec.head_fp32 ? types.wide : types.compute;
@@ -239,33 +261,37 @@ void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, 
   }
 }
 
-FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype) {
-  const ModelWeights weights(whole, share);
+FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype,
+                       const TuneSpec& tune) {
+  const ModelWeights weights(whole, share, {}, tune);
   Arena root = Arena::addresses();  // never read: only their distances are used
-  lay_out(
-      weights, &Weight::gradient, root, [&](int64_t) -> Arena& { return root; }, dtype, dtype);
+  lay_out(weights, &Weight::gradient, root, [&](int64_t) -> Arena& { return root; },
+          {dtype, dtype, dtype});
   FlatLayout flat;
   flat.units = units_of(whole, share.units);
   // A unit ends where the next one in memory begins.
   std::vector<const std::byte*> begins(size_t(flat.units.size()));
   flat.unit_numel.resize(begins.size());
-  const std::byte* base = nullptr;
-  int64_t unit = -1;  // the one at hand
+  const std::byte *base = nullptr, *behind = nullptr;  // of all units
+  int64_t unit = -1;                                   // the one at hand
   const auto end_unit = [&](const std::byte* end) {
     if (unit >= 0) flat.unit_numel[size_t(unit)] = (end - begins[size_t(unit)]) / size_of(dtype);
   };
   for (const Stored* s : in_memory_order(weights)) {
     const std::byte* data = s->weight->gradient.data;
-    if (s->is_buffer()) continue;
     if (!base) base = data;
+    if (!s->is_trained()) {
+      if (!behind) behind = data;
+      continue;
+    }
     if (s->unit == unit) continue;
     end_unit(data);
     unit = s->unit;
     begins[size_t(unit)] = data;
   }
-  end_unit(base + root.used_bytes());
+  end_unit(behind ? behind : base + root.used_bytes());
   for (const Stored& s : weights.tensors) {
-    if (s.is_buffer()) continue;
+    if (!s.is_trained()) continue;
     const int64_t row = s.shape.numel() / std::max<int64_t>(1, s.shape[0]);
     const int64_t offset = (s.weight->gradient.data - begins[size_t(s.unit)]) / size_of(dtype);
     for (size_t i = 0; i < s.logical.size(); ++i)

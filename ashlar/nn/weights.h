@@ -10,8 +10,10 @@ namespace ashlar::nn {
 
 // The layers of a model, and the list of all their tensors.  Memory is laid out later.
 struct ModelWeights {
-  // share: the part on this rank.  init: the rules of initial weights that the list takes.
-  explicit ModelWeights(const ModelSpec& whole, const Share& share = {}, const InitSpec& init = {});
+  // share: the part on this rank.  init: the rules of initial weights that the list takes.  tune:
+  // the tensors that are frozen, and the adapters, which are part of the list (lora.h).
+  explicit ModelWeights(const ModelSpec& whole, const Share& share = {}, const InitSpec& init = {},
+                        const TuneSpec& tune = {});
   ModelWeights(const ModelWeights&) = delete;  // the list points into it
 
   const ModelSpec spec;
@@ -35,17 +37,19 @@ struct ModelWeights {
   void for_each(Visitor visit) const;
 };
 
-// Every logical tensor of a model, in the order of ModelWeights::tensors; buffers in F32 (or F64).
+// Every logical tensor of a model without adapters, in the order of ModelWeights::tensors; buffers
+// in F32 (or F64).
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype = DType::kF32);
 
 // Memory has another order: tensors of no block; for each block the vectors of its branches, then
-// the block's own; the products of every block; buffers.  Inside each of these groups the order is
-// that of the list.
+// the block's own; the products of every block; buffers and frozen tensors.  Inside each of these
+// groups the order is that of the list.
 //
-// A unit is what ranks gather, free and reduce at once.  Unit 0, the root, is the embedding, the
-// head and the vectors of all blocks.  The units of block 0, 1, ... follow: the products of a
-// block, which are nearly all of it, are one unit, or several if different ranks share them
-// (UnitSplit).  A split embedding is the last unit.  Units of blocks on another stage are empty.
+// A unit is what ranks gather, free and reduce at once; buffers and frozen tensors are in none.
+// Unit 0, the root, is the embedding, the head, and the vectors and adapters of all blocks.  The
+// units of block 0, 1, ... follow: the products of a block, which are nearly all of it, are one
+// unit, or several if different ranks share them (UnitSplit).  A split embedding is the last unit.
+// Units of blocks on another stage are empty.
 enum class UnitKind : uint8_t { kRoot, kBlock, kHeads, kWidths, kExperts, kEmbedding };
 struct Units {
   int64_t num_blocks;
@@ -66,18 +70,24 @@ struct FlatLayout {
   std::vector<int64_t> unit_numel;  // gaps between tensors included
   std::vector<FlatRange> ranges;    // of the trained tensors, in the order of for_each
 };
-FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype);
+FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype,
+                       const TuneSpec& tune = {});
 
 // The list in memory order.
 std::vector<const Stored*> in_memory_order(const ModelWeights& weights);
 
 // The arena that holds the products of a block.
 using ArenaOfBlock = function_ref<Arena&(int64_t block)>;
+// The types of values or gradients in memory.
+struct MemoryTypes {
+  DType usual, products, frozen_products;
+};
 // Takes memory for the tensor `part` (value or gradient) of every Weight, in memory order.  Where
 // products(l) is not the root arena, each block starts at the arena's current position, so blocks
-// with the same arena share memory.  Buffers have no gradients.
+// with the same arena share memory.  Frozen products are in the root arena.  Which Weights have
+// gradients: see Weight.
 void lay_out(const ModelWeights&, Tensor Weight::*part, Arena& root, ArenaOfBlock products,
-             DType dtype, DType product_dtype);
+             const MemoryTypes& types);
 // Takes memory for the packed forms of values that were laid out; blocks: as `products` above.
 // Inference (for_backward false) needs fewer.
 void lay_out_operands(const kernels::Context&, const ModelWeights&, Arena& root,

@@ -49,13 +49,15 @@ class State {
  public:
   // ranks: those that keep the matrices.  dtype: the type of the flat state, on which its gaps
   // depend.
-  State(const ModelSpec& whole, const ParallelSpec& parallel, std::span<const int> ranks,
-        std::shared_ptr<const ShardMap> map, const OptimSpec& spec, DType dtype)
+  State(const Recipe& recipe, const ParallelSpec& parallel, std::span<const int> ranks,
+        std::shared_ptr<const ShardMap> map, DType dtype)
       : ranks_(ranks.begin(), ranks.end()),
         map_(std::move(map)),
-        spec_(spec),
+        spec_(recipe.optim),
+        tune_(recipe.tune),
         dtype_(dtype),
         tp_(int(parallel.tp)) {
+    const ModelSpec whole = model_of(recipe.model);
     for (const int rank : ranks_) {
       const nn::Share share = share_of(parallel, whole, rank);
       const auto [found, added] = number_of_share_.try_emplace(
@@ -108,12 +110,12 @@ class State {
   }
 
   LocalState state_of(const ModelSpec& whole, const nn::Share& share) {
-    const nn::FlatLayout flat = nn::flat_layout(whole, share, dtype_);
+    const nn::FlatLayout flat = nn::flat_layout(whole, share, dtype_, tune_);
     LocalState state;
     size_t next = 0;
-    const nn::ModelWeights weights(whole, share);
+    const nn::ModelWeights weights(whole, share, {}, tune_);
     weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
-      if (info.buffer) return;
+      if (!info.is_trained()) return;
       nn::FlatRange range = flat.ranges[next++];  // one for each trained tensor, in this order
       const Parameter chosen = as_recipe_says(info);
       if (chosen.kind != OptimizerKind::kMuon) return;
@@ -144,6 +146,7 @@ class State {
   const std::vector<int> ranks_;
   const std::shared_ptr<const ShardMap> map_;
   const OptimSpec spec_;
+  const TuneSpec tune_;
   const DType dtype_;
   const int tp_;
   std::map<std::string, int64_t> number_of_;
@@ -164,17 +167,16 @@ std::shared_ptr<const MuonPlans> SharedMuonPlans::get(
   return plans;
 }
 
-MuonMatrices::MuonMatrices(const Groups& groups, const ModelSpec& whole,
-                           const ParallelSpec& parallel, const Zero& zero, const OptimSpec& spec,
-                           const nn::Types& types, SharedMuonPlans* shared)
+MuonMatrices::MuonMatrices(const Groups& groups, const Recipe& recipe, const ParallelSpec& parallel,
+                           const Zero& zero, const nn::Types& types, SharedMuonPlans* shared)
     : group_(zero.stage() > 0 ? groups.model() : groups.products()),
       sharded_(zero.stage() > 0),
       compute_(types.compute),
-      num_steps_(int(spec.muon_steps)) {
+      num_steps_(int(recipe.optim.muon_steps)) {
   if (group_.size() == 1) return;
   const auto make = [&] {
-    auto state = std::make_shared<const State>(whole, parallel, group_.world_ranks(), zero.map(),
-                                               spec, types.wide);
+    auto state = std::make_shared<const State>(recipe, parallel, group_.world_ranks(), zero.map(),
+                                               types.wide);
     return std::make_shared<const MuonPlans>(
         state->tensors(),
         [state](int rank, const std::optional<MatrixNumber>& only, std::vector<Holding>& list) {

@@ -33,10 +33,10 @@ class SharedMuonPlans {
 // Makes the objects that orthogonalise the matrices of a rank.
 class MuonMatrices {
  public:
-  // whole: the model of all ranks.  shared: null where each process has one rank.  Groups must
-  // outlive this object.
-  MuonMatrices(const Groups&, const ModelSpec& whole, const ParallelSpec&, const Zero&,
-               const OptimSpec&, const nn::Types&, SharedMuonPlans* shared);
+  // recipe: of the model of all ranks; resolved: its mesh.  shared: null where each process has one
+  // rank.  Groups must outlive this object.
+  MuonMatrices(const Groups&, const Recipe& recipe, const ParallelSpec& resolved, const Zero&,
+               const nn::Types&, SharedMuonPlans* shared);
 
   // The ranks that keep the matrices here.
   comm::Group& group() const { return group_; }

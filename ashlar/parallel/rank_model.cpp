@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/nn/lora.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/moe.h"
 #include "ashlar/parallel/cp.h"
@@ -78,11 +79,13 @@ nn::TokenCounts RankModel::token_counts() const {
 
 void RankModel::take_share(Allocator& allocator, DType compute) {
   const ModelSpec whole = model_of(recipe_.model);
+  nn::require_tunable(whole, recipe_.tune);
   model_ = std::make_unique<nn::Model>(
       ctx_, allocator, whole, compute, recipe_.data.sequence_length,
       nn::ModelOptions{.memory = model_memory(ctx_, parallel_, groups_.data().size(), compute),
                        .share = share_of(parallel_, whole, groups_.rank()),
                        .init = recipe_.init,
+                       .tune = recipe_.tune,
                        .stream = recipe_.train.stream});
 }
 
@@ -114,7 +117,7 @@ void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
 
 void RankModel::lay_out_late_products(Allocator& allocator, std::optional<int64_t> bytes) {
   ASHLAR_ASSERT(bytes || ctx_.meta());
-  constexpr size_t kMostOfBlock = 16;
+  constexpr size_t kMostOfBlock = 32;
   late_arenas_.reserve(size_t(step_program_.num_late));  // products point at them
   for (int i = 0; i < step_program_.num_late; ++i) {
     late_arenas_.push_back(bytes ? Arena(allocator, *bytes, Tag::kSaved) : Arena(Device::kMeta));
@@ -181,8 +184,8 @@ void RankModel::sum_partial(Allocator& allocator) {
 
 void RankModel::shard_state(Allocator& allocator, SharedMuonPlans* plans) {
   zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, recipe_.optim, groups_, *model_);
-  muon_ = std::make_unique<MuonMatrices>(groups_, model_->spec(), parallel_, *zero_, recipe_.optim,
-                                         model_->types(), plans);
+  muon_ =
+      std::make_unique<MuonMatrices>(groups_, recipe_, parallel_, *zero_, model_->types(), plans);
 }
 
 // --- a step ---
@@ -193,7 +196,8 @@ void RankModel::begin_step() {
   ctx_.enter_micro_batch(-1);
   const nn::Units& units = model_->flat().units;
   for (int64_t unit = 0; unit < units.size(); ++unit)
-    if (!units.of_block(unit)) fill(ctx_, model_->unit_gradients(unit), 0.0);
+    if (!units.of_block(unit) && model_->flat().unit_numel[size_t(unit)] > 0)
+      fill(ctx_, model_->unit_gradients(unit), 0.0);
   loads_->begin_step(ctx_);
   losses_ = {};
   accumulates_.assign(chunks_.size(), false);

@@ -87,6 +87,8 @@ class RankModel {
 
   // Fills weights and buffers from the recipe's seed; they are then gathered and packed.
   void initialize();
+  // Fills the adapters alone, where other values were loaded.
+  void initialize_adapters();
   // To be called after values of parameters() were written.  Begins to gather whole weights, which
   // are packed before they are read.  by_updates: by those that packed packed_rows() (zero.h).
   void weights_changed(bool by_updates = false);
@@ -127,14 +129,19 @@ class RankModel {
   const Shards& shards_of(int64_t unit) const;
   // Zero::gather_cost, of this step or evaluation.
   kernels::Cost gather_cost(int world_rank) const;
-  // Balancing biases of the blocks here: whole, and equal on all ranks of the stage.
+  // The tensors here that the run freezes, which whoever owns the model fills once.
+  std::vector<Piece> frozen_pieces() const;
+  // Balancing biases of the blocks here that are not frozen: whole, and equal on all ranks of the
+  // stage.
   std::vector<Piece> buffers() const;
   // Whether this rank writes them into checkpoints, for all ranks of the stage.
   bool writes_buffers() const { return groups_.model().rank() == 0; }
-  // Parameters and buffers as a checkpoint sees them.  to_write: only the pieces that this rank
-  // writes, so that all ranks together write each element once (pieces_to_write).
+  // Parameters and buffers as a checkpoint sees them; without frozen tensors.  to_write: only the
+  // pieces that this rank writes, so that all ranks together write each element once
+  // (pieces_to_write).
   std::vector<Piece> pieces(bool to_write) const;
-  // Descriptions of every trained tensor and every buffer of the whole model, wherever it is kept:
+  // Descriptions of every trained tensor and every trained buffer of the whole model, wherever it
+  // is kept:
   // no boxes, no data.
   std::vector<Parameter> all_parameters() const;
   std::vector<LogicalTensor> all_buffers() const;
@@ -180,6 +187,7 @@ class RankModel {
   void sum_partial(Allocator& allocator);                          // tp
   void shard_state(Allocator& allocator, SharedMuonPlans* plans);  // zero
 
+  std::vector<Piece> frozen_pieces_of(const nn::ParameterInfo& info, const Tensor& value) const;
   nn::Keep keep() const;
   CpSplit cp_split() const;
   int cp_rank() const;  // this rank's number in the split

@@ -16,13 +16,54 @@ void RankModel::initialize() {
   }
   model_->weights().for_each(
       [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
-        if (info.buffer) fill(info, nn::whole_piece(info, value));
+        if (info.frozen)
+          for (const Piece& piece : frozen_pieces_of(info, value)) fill(info, piece);
+        else if (info.buffer)
+          fill(info, nn::whole_piece(info, value));
       });
   weights_changed();
 }
 
+void RankModel::initialize_adapters() {
+  for (size_t i = 0; i < parameters().size(); ++i) {
+    const Parameter& p = parameters()[i];
+    if (zero_->infos()[i].adapter)
+      for (const Piece& piece : pieces_of({&p, p.logical, p.value}))
+        nn::initialize(ctx_, zero_->infos()[i], piece, recipe_.train.seed);
+  }
+}
+
 void RankModel::weights_changed(bool by_updates) {
+  if (!by_updates) model_->pack_frozen(ctx_);
   zero_->weights_changed(by_updates);
+}
+
+std::vector<Piece> RankModel::frozen_pieces_of(const nn::ParameterInfo& info,
+                                               const Tensor& value) const {
+  if (info.buffer) return {nn::whole_piece(info, value)};
+  const Tensor all = value.view({value.numel()});
+  std::vector<Piece> list;
+  int64_t begin = 0;
+  for (Placement& place : placements(info, model_->weights().share)) {
+    Parameter held = parameter_of(info, value.dtype);
+    held.end = place.numel();
+    held.local_shape = place.local_shape;
+    held.boxes = std::move(place.boxes);
+    for (Piece& piece : pieces_of({&held, held.logical, all.slice(begin, begin + held.end)}))
+      list.push_back(std::move(piece));
+    begin += held.end;
+  }
+  return list;
+}
+
+std::vector<Piece> RankModel::frozen_pieces() const {
+  std::vector<Piece> list;
+  model_->weights().for_each(
+      [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
+        if (!info.frozen) return;
+        for (Piece& piece : frozen_pieces_of(info, value)) list.push_back(std::move(piece));
+      });
+  return list;
 }
 
 const std::vector<kernels::PackedRows>& RankModel::packed_rows() const {
@@ -37,7 +78,7 @@ std::vector<Piece> RankModel::buffers() const {
   std::vector<Piece> list;
   model_->weights().for_each(
       [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
-        if (info.buffer) list.push_back(nn::whole_piece(info, value));
+        if (info.buffer && !info.frozen) list.push_back(nn::whole_piece(info, value));
       });
   return list;
 }
@@ -61,16 +102,18 @@ std::vector<Piece> RankModel::pieces(bool to_write) const {
 
 std::vector<Parameter> RankModel::all_parameters() const {
   std::vector<Parameter> list;
-  const nn::ModelWeights whole(model_->spec());  // of one rank
+  const nn::ModelWeights whole(model_->spec(), {}, {}, recipe_.tune);  // of one rank
   for (const nn::Stored& stored : whole.tensors)
     for (const nn::ParameterInfo& info : stored.logical)
-      if (!info.buffer) list.push_back(parameter_of(info, model_->types().wide));
+      if (info.is_trained()) list.push_back(parameter_of(info, model_->types().wide));
   return list;
 }
 
 std::vector<LogicalTensor> RankModel::all_buffers() const {
   std::vector<LogicalTensor> list = nn::logical_tensors(model_->spec(), model_->types().wide);
-  std::erase_if(list, [](const LogicalTensor& t) { return t.role != Role::kBuffer; });
+  std::erase_if(list, [&](const LogicalTensor& t) {
+    return t.role != Role::kBuffer || recipe_.tune.freezes(t.name);
+  });
   return list;
 }
 

@@ -10,9 +10,9 @@ PartialSums::PartialSums(Allocator& allocator, const nn::Model& model, bool shar
   int64_t numel = 0;
   for (const nn::Stored& stored : model.weights().tensors) {
     const Tensor& gradient = stored.weight->gradient;
-    if (!partial_over_shares(stored.logical[0], shards_stream)) continue;
-    const bool vector = gradient.shape.ndim() == 1;
-    (vector ? vectors_ : tables_).push_back(gradient);
+    if (!stored.is_trained() || !partial_over_shares(stored.logical[0], shards_stream)) continue;
+    const bool vector = gradient.shape.ndim() == 1 || stored.is_adapter;
+    (vector ? vectors_ : tables_).push_back(vector ? gradient.view({gradient.numel()}) : gradient);
     if (vector) numel += gradient.numel();
   }
   packed_ = make_tensor(allocator, model.types().wide, {numel}, Tag::kCommunication);

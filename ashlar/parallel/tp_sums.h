@@ -1,8 +1,9 @@
 // Adds up the gradients that tensor parallelism leaves partial over the tp ranks
 // (nn::partial_over_shares): vectors, packed into one buffer, and vocabulary tables in place.  The
-// vectors are those applied to each head; with parallel.sequence_parallel also norms, merges, the
-// input's scale and bias and the final norm, and the tables are embedding and head.  Runs once a
-// step, after its last backward and before the sums over data ranks.
+// vectors are those applied to each head and the halves of adapters that are whole on every rank;
+// with parallel.sequence_parallel also norms, merges, the input's scale and bias and the final
+// norm, and the tables are embedding and head.  Runs once a step, after its last backward and
+// before the sums over data ranks.
 //
 // Cost     all_reduce "tp norms" of the vectors' elements in the wide type, and all_reduce
 //          "tp embedding" of V H for each table.

@@ -42,12 +42,16 @@ constexpr int64_t kNobody = -1;  // the block of a free slot
 nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int num_data_ranks,
                              DType compute) {
   const nn::Types types = nn::Types::of(compute);
-  if (num_data_ranks == 1 || spec.zero == 0) return {.slot_dtype = types.wide};
   const bool packed = operand_layout(ctx, 1, 64, 64, compute, true).forward_numel > 0;
+  // Products read the packed form, which is made from these bits.
+  const DType frozen = packed ? types.activation : types.wide;
+  if (num_data_ranks == 1 || spec.zero == 0)
+    return {.slot_dtype = types.wide, .frozen_dtype = frozen};
   return {.weight_slots = packed || spec.zero == 3,
           .operand_slots = spec.zero == 3,
           .gradient_slots = spec.zero >= 2,
-          .slot_dtype = packed ? types.activation : types.wide};
+          .slot_dtype = packed ? types.activation : types.wide,
+          .frozen_dtype = frozen};
 }
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
@@ -324,8 +328,8 @@ void Zero::finish_gradients(const Context& ctx) {
 
 // Both ends of a pipeline keep the same parts of the embedding, since it is a family of its own.
 void Zero::sum_over_ends() {
-  if (!ends_) return;
   const int64_t unit = model_.num_units() - 1;
+  if (!ends_ || model_.flat().unit_numel[size_t(unit)] == 0) return;  // or it is frozen
   const Tensor whole = model_.unit_gradients(unit);
   if (!sharded()) return ends_->all_reduce(whole, whole, "ends").wait();
   for (const Range& kept : kept_[size_t(unit)].ranges)

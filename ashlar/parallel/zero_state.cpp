@@ -63,7 +63,7 @@ std::vector<Stretch> Zero::row_of(const OptimSpec& optim,
   std::vector<Stretch> row;
   size_t next = 0;
   weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
-    if (info.buffer) return;
+    if (!info.is_trained()) return;
     const nn::FlatRange& at = model_.flat().ranges[next++];
     if (unit_numel[size_t(at.unit)] == 0 || at.numel == 0) return;
     const int64_t begin = unit_begin[size_t(at.unit)] + at.offset;
@@ -157,7 +157,7 @@ std::vector<Zero::Placed> Zero::list_placed() const {
   size_t next = 0;
   const nn::Share& share = model_.weights().share;
   model_.weights().for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
-    if (info.buffer) return;
+    if (!info.is_trained()) return;
     nn::FlatRange at = model_.flat().ranges[next++];
     for (Placement& place : placements(info, share)) {
       at.numel = place.numel();
@@ -216,7 +216,7 @@ void Zero::list_packed_rows(const kernels::Context& ctx) {
   if (sharded()) return;
   size_t range = 0, next = 0;  // of the flat layout's ranges and of parameters_
   for (const nn::Stored& stored : model_.weights().tensors) {
-    if (stored.is_buffer()) continue;
+    if (!stored.is_trained()) continue;
     const kernels::Operand& operand = stored.weight->operand;
     const size_t first = next;
     bool packs = stored.is_operand() && stored.is_packed;

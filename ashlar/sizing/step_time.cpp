@@ -319,6 +319,10 @@ void Step::add_pipeline(const StageTimes& stages) {
 
 StepShape step_shape(const Recipe& recipe, const ParallelSpec& resolved, bool bf16) {
   ASHLAR_ASSERT(resolved.bucket_bytes != kAutoBucketBytes);
+  ASHLAR_REQUIRE(recipe.tune.trains_all(), kConfig,
+                 "the recipe freezes tensors ({}), which closed formulas do not know; use `ashlar "
+                 "plan dry-run`",
+                 recipe.tune.has_adapters() ? "lora.rank" : "train.freeze");
   return {.model = model_of(recipe.model),
           .parallel = resolved,
           .micro_batch = recipe.train.micro_batch,

@@ -208,6 +208,26 @@ Rows train() {
       text("train.machine", t, &T::machine,
            "profile of this machine, whose table of products the kernels read, and whose curves "
            "size buckets; empty: none"),
+      key("train.freeze", KeyType::kTexts, &Recipe::tune, &TuneSpec::freeze,
+          "patterns of tensors of init.model that stay as they are, as model.embed_tokens.*"),
+  };
+}
+
+Rows lora() {
+  constexpr auto t = &Recipe::tune;
+  const auto of_lora = [](auto field) { return inside(&TuneSpec::lora, field); };
+  using L = LoraSpec;
+  return {
+      integer("lora.rank", t, of_lora(&L::rank), {0, 4096},
+              "rank of the adapters that are trained instead of the weights; 0: none"),
+      number("lora.alpha", t, of_lora(&L::alpha), kPositive,
+             "an adapter is scaled by lora.alpha / lora.rank"),
+      boolean("lora.rslora", t, of_lora(&L::rslora),
+              "scale by lora.alpha / sqrt(lora.rank) instead"),
+      key("lora.targets", KeyType::kTexts, t, of_lora(&L::targets),
+          "layers that get adapters: attention, mlp, or names of layers, as q_proj"),
+      key("lora.modules_to_save", KeyType::kTexts, t, of_lora(&L::modules_to_save),
+          "patterns of tensors that are trained whole beside the adapters, as *norm.weight"),
   };
 }
 
@@ -277,7 +297,7 @@ const std::vector<Key>& recipe_keys() {
   static const Rows kRows = [] {
     Rows all{run_name()};
     for (const Rows& part : {model_size_rows(), model_choice_rows(), balance_and_init(), data(),
-                             optim(), parallel(), train(), health_and_checkpoint()})
+                             optim(), parallel(), train(), lora(), health_and_checkpoint()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();
@@ -304,6 +324,8 @@ std::string expected_of(const Key& key) {
              ", or a list of such types, one per block or so many that they repeat";
     case KeyType::kIds:
       return "an integer" + range_text(key.range) + ", or a list of such, each once";
+    case KeyType::kTexts:
+      return "a text, or a list of texts, none of them empty";
   }
   ASHLAR_ASSERT(false && "a KeyType without a description");
 }

@@ -13,11 +13,22 @@
 
 namespace ashlar {
 
-enum class KeyType : uint8_t { kBoolean, kInteger, kNumber, kText, kWord, kBlend, kLayers, kIds };
+enum class KeyType : uint8_t {
+  kBoolean,
+  kInteger,
+  kNumber,
+  kText,
+  kWord,
+  kBlend,
+  kLayers,
+  kIds,
+  kTexts
+};
 
 // The value of a key; words (enums) travel as text.
-using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<BlendEntry>,
-                              std::vector<LayerType>, std::vector<int64_t>>;
+using KeyValue =
+    std::variant<bool, int64_t, double, std::string, std::vector<BlendEntry>,
+                 std::vector<LayerType>, std::vector<int64_t>, std::vector<std::string>>;
 
 // Bounds of integers and numbers.  Infinite bounds are no bounds; the number itself must be finite.
 struct KeyRange {

@@ -64,6 +64,13 @@ std::string ids_text(const std::vector<int64_t>& ids) {
   return ids.empty() ? "-1" : fmt::to_string(ids[0]);
 }
 
+std::string texts_text(const std::vector<std::string>& texts) {
+  std::string out;
+  for (const std::string& text : texts)
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", toml_string(text));
+  return "[" + out + "]";
+}
+
 }  // namespace
 
 std::string value_text(const KeyValue& value) {
@@ -75,6 +82,7 @@ std::string value_text(const KeyValue& value) {
     std::string operator()(const std::vector<BlendEntry>& blend) const { return blend_text(blend); }
     std::string operator()(const std::vector<LayerType>& list) const { return layers_text(list); }
     std::string operator()(const std::vector<int64_t>& ids) const { return ids_text(ids); }
+    std::string operator()(const std::vector<std::string>& list) const { return texts_text(list); }
   };
   return std::visit(Printer{}, value);
 }

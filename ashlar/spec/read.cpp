@@ -226,6 +226,24 @@ std::optional<KeyValue> ids_of(const toml::node& node) {
   return KeyValue(ids);
 }
 
+std::optional<KeyValue> texts_of(const toml::node& node) {
+  std::vector<std::string> texts;
+  if (const auto one = node.value_exact<std::string>()) {
+    texts = one->empty() ? texts : split(*one, ',');
+  } else {
+    const toml::array* array = node.as_array();
+    if (array == nullptr) return std::nullopt;
+    for (const toml::node& element : *array) {
+      const auto text = element.value_exact<std::string>();
+      if (!text) return std::nullopt;
+      texts.push_back(*text);
+    }
+  }
+  for (const std::string& text : texts)
+    if (text.empty()) return std::nullopt;
+  return KeyValue(texts);
+}
+
 std::optional<KeyValue> word_of(const Key& key, const toml::node& node) {
   const auto text = node.value_exact<std::string>();
   for (const std::string& word : key.words)
@@ -259,6 +277,8 @@ std::optional<KeyValue> convert(const Key& key, const toml::node& node, const Re
       return layers_of(node, so_far.model.num_hidden_layers);
     case KeyType::kIds:
       return ids_of(node);
+    case KeyType::kTexts:
+      return texts_of(node);
   }
   ASHLAR_ASSERT(false && "a KeyType without a reader");
 }
@@ -292,7 +312,8 @@ toml::table override_table(const Key& key, const std::string& text) {
     return toml::table{{"value", text}};
   }
   const bool wants_text = key.type == KeyType::kText || key.type == KeyType::kWord ||
-                          key.type == KeyType::kBlend || key.type == KeyType::kLayers;
+                          key.type == KeyType::kBlend || key.type == KeyType::kLayers ||
+                          key.type == KeyType::kTexts;
   const toml::node& node = *parsed.get("value");
   const bool scalar = !node.is_string() && !node.is_array() && !node.is_table();
   if (parsed.size() != 1 || (wants_text && scalar)) return toml::table{{"value", text}};

@@ -1,6 +1,6 @@
 // A run as a TOML recipe states it: one struct per section, with the defaults of its keys.
 //
-//   [run] [model] [moe] [moe.balance] [init] [data] [optim] [parallel] [train] [health]
+//   [run] [model] [moe] [moe.balance] [init] [data] [optim] [parallel] [train] [lora] [health]
 //   [checkpoint]
 //
 // docs/recipes.md lists the keys.
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "ashlar/spec/model_keys.h"
+#include "ashlar/spec/tune_spec.h"
 
 namespace ashlar {
 
@@ -189,6 +190,7 @@ struct Recipe {
   OptimSpec optim;
   ParallelSpec parallel;
   TrainSpec train;
+  TuneSpec tune;  // train.freeze and [lora]
   HealthSpec health;
   CheckpointSpec checkpoint;
   friend bool operator==(const Recipe&, const Recipe&) = default;

@@ -339,6 +339,28 @@ std::string directory_rule(const Recipe& recipe) {
   return recipe.train.run_dir.empty() ? "train.run_dir is \"\"; expected a directory" : "";
 }
 
+std::string tune_rule(const Recipe& recipe) {
+  const TuneSpec& tune = recipe.tune;
+  if (!tune.has_adapters() && !tune.lora.modules_to_save.empty())
+    return "lora.modules_to_save names tensors but lora.rank is 0; choose a rank, or freeze the "
+           "others with train.freeze";
+  if (tune.trains_all()) return "";
+  const std::string key = tune.has_adapters() ? fmt::format("lora.rank is {}", tune.lora.rank)
+                                              : std::string("train.freeze names tensors");
+  if (tune.has_adapters() && !tune.freeze.empty())
+    return key +
+           " and train.freeze names tensors, but beside adapters every tensor is frozen that "
+           "lora.modules_to_save does not name; leave out train.freeze";
+  if (tune.has_adapters() && tune.lora.targets.empty())
+    return key + " but lora.targets is []; name layers that get adapters: attention, mlp";
+  if (recipe.init.model.empty())
+    return key + " but init.model is \"\"; name the model whose tensors stay as they are";
+  if (recipe.parallel.tsp > 1)
+    return fmt::format("{} but parallel.tsp is {}, under which all weights are trained; choose 1",
+                       key, recipe.parallel.tsp);
+  return "";
+}
+
 }  // namespace
 
 int64_t default_num_streams(int64_t global_batch) {
@@ -356,7 +378,7 @@ void validate(const Recipe& recipe) {
   std::string problem = range_rules(recipe);
   if (problem.empty()) problem = model_problem(recipe.model, "model.");
   for (const auto& rule : {blend_rules, batch_rules, residual_rule, sequence_rule, rate_rule,
-                           retention_rule, directory_rule, parallel_problem})
+                           retention_rule, directory_rule, parallel_problem, tune_rule})
     if (problem.empty()) problem = rule(recipe);
   ASHLAR_REQUIRE(problem.empty(), kConfig, "{}{}{}", recipe.source,
                  recipe.source.empty() ? "" : ": ", problem);

@@ -49,7 +49,7 @@ optim::Balancer Trainer::make_balancer(Allocator& allocator) const {
   weights.for_each_block([&](const nn::Block& block, int64_t l) {
     if (!block.feed_forward->load(0)) return;
     for (const nn::Stored& stored : weights.tensors)
-      if (stored.is_buffer() && stored.block == l)
+      if (stored.is_buffer() && !stored.is_frozen() && stored.block == l)
         biases.push_back({stored.weight->value, stored.logical[0].name, counts});
     ++counts;
   });

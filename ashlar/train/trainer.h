@@ -63,6 +63,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
 
   void initialize() { model_.initialize(); }  // weights from the seed
+  void initialize_adapters() { model_.initialize_adapters(); }
   // After they were loaded, or, as apply() leaves them, by_updates (RankModel::weights_changed).
   void weights_changed(bool by_updates = false) { model_.weights_changed(by_updates); }
   void list_shard_works(std::vector<parallel::Zero::ShardWork>* works) {
@@ -93,7 +94,7 @@ class Trainer {
   const parallel::RankModel& model() const { return model_; }
   const Recipe& recipe() const { return model_.recipe(); }
   const kernels::Context& context() const { return ctx_; }
-  int64_t num_parameters() const;  // the whole model's
+  int64_t num_parameters() const;  // trained, of the whole model
   const optim::Optimizer& optimizer() const { return optimizer_; }
   const optim::Balancer& balancer() const { return balancer_; }
   double learning_rate(int64_t step) const;

@@ -121,7 +121,8 @@ class TinyRank {
         model(ctx, allocator_, recipe, resolve_parallel(recipe, world ? world->size() : 1),
               world ? *world : alone_.group(), options.compute, {.num_halos = 8}) {
     if (!ctx.meta())
-      for (const Piece& piece : model.pieces(false)) fill(piece);
+      for (const std::vector<Piece>& pieces : {model.pieces(false), model.frozen_pieces()})
+        for (const Piece& piece : pieces) fill(piece);
     model.weights_changed();
   }
   static void fill(const Piece& piece) {

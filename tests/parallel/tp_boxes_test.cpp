@@ -111,9 +111,8 @@ struct ShareWeights {
     lay_out_in(memory);
   }
   void lay_out_in(Arena& arena) {
-    nn::lay_out(
-        weights, &nn::Weight::value, arena, [&](int64_t) -> Arena& { return arena; }, DType::kF32,
-        DType::kF32);
+    nn::lay_out(weights, &nn::Weight::value, arena, [&](int64_t) -> Arena& { return arena; },
+                {DType::kF32, DType::kF32, DType::kF32});
   }
   nn::ModelWeights weights;
   Arena memory;

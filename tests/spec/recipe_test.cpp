@@ -315,6 +315,8 @@ KeyValue another_value(const Key& key, const Recipe& recipe) {
       return std::vector<LayerType>{LayerType::kHybrid, LayerType::kHybridSliding};
     case KeyType::kIds:
       return std::vector<int64_t>{3, 1, 2};
+    case KeyType::kTexts:
+      return std::vector<std::string>{"*norm.weight", "a \"b\""};
   }
   return old;
 }

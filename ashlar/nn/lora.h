@@ -1,0 +1,47 @@
+// Low-rank adapters of linear layers (LoRA), and what a run freezes.  An adapter is a part of its
+// Weight; the layers of nn call the functions below instead of the products of kernels/linear.h,
+// and know no more of it.
+//
+//   y = x W^T + scale (x A^T) B^T       W is frozen; A [r, K] and B [N, r] are trained
+//   u = scale x A^T,  v = scale dy B    kept nowhere: each product that reads them makes them again
+//   dx = dy W + v A,  dA = v^T x,  dB = dy^T u
+//
+// A fused product has an adapter for every tensor in it (q, k and v of one product), on the columns
+// of y that are this tensor's.  On a share of the model, A has the columns and B the rows of W that
+// are here; the other of the two is whole on every share, and its gradient is a partial sum.
+//
+// Source   arXiv:2106.09685.  A begins uniform in +-1/sqrt(K), as in PEFT, and B with zeros, so
+//          that the first step begins with the outputs of the model without adapters.
+// Types    u and v in the activation type; A, B and their gradients in the wide type.
+// Cost     forward 2 r (K + N) flop a token beside the 2 K N of W; backward twice that, and u
+//          again.
+#pragma once
+
+#include "ashlar/nn/branch.h"
+#include "ashlar/spec/tune_spec.h"
+
+namespace ashlar::nn {
+
+// y = x W^T with the adapters of w (+ y if accumulate).
+void adapted_forward(const kernels::Context&, const Pass&, const kernels::Matrix& x,
+                     const Weight& w, const kernels::Matrix& y, bool accumulate = false);
+// dx = the gradient of x (+ dx if accumulate), and adds to the gradients of A.  A dx without
+// columns is left out.
+void adapted_backward_input(const kernels::Context&, const Pass&, const kernels::Matrix& dy,
+                            const Weight& w, const kernels::Matrix& x, const kernels::Matrix& dx,
+                            bool accumulate = false);
+// The gradient of W unless it is frozen, as weight_gradient (late_products.h), and adds to those of
+// B.
+void adapted_backward_weight(const kernels::Context&, const Pass&, const kernels::Matrix& dy,
+                             const kernels::Matrix& x, const Weight& w);
+
+// Marks what `tune` freezes of the tensors of `stored`.
+// Errors  kConfig where it freezes one of several that are one product.
+void freeze(const TuneSpec& tune, Stored& stored);
+// Gives the Weight its adapters, and visits their tensors.
+void list_adapters(const TuneSpec& tune, const Stored& stored, StoredVisitor visit);
+// kConfig for a pattern that no tensor of the model matches, a target that no linear layer matches,
+// and if nothing is left to train.
+void require_tunable(const ModelSpec& model, const TuneSpec& tune);
+
+}  // namespace ashlar::nn
