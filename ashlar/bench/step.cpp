@@ -12,10 +12,10 @@
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/sizing/model.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/product_table.h"
 #include "ashlar/train/trainer.h"
+#include "ashlar/train/training_flop.h"
 
 namespace ashlar::bench {
 namespace {
@@ -130,9 +130,7 @@ StepReport measure_step(const Recipe& recipe, int64_t steps, train::Binding bind
   report.step_s = summary.median;
   report.min_s = summary.min;
   report.p99_s = summary.p99;
-  report.mfu = report.tokens_per_s() *
-               model_flop(model_of(recipe.model), recipe.data.sequence_length).training /
-               report.floors.peak_flops;
+  report.mfu = report.tokens_per_s() * train::training_flop(recipe) / report.floors.peak_flops;
   return report;
 }
 

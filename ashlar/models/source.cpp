@@ -6,18 +6,22 @@
 #include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/models/base_model.h"
 #include "ashlar/models/hf/model.h"
 #include "ashlar/models/path.h"
 #include "ashlar/models/step_model.h"
+#include "ashlar/models/tensor_reader.h"
 #include "ashlar/nn/weights.h"
 
 namespace ashlar::models {
 namespace {
 
-// Checks that the step holds a whole model; the step itself is whole as it was committed.
+// Checks that the step holds a whole model, or the part of it that was trained; the step itself is
+// whole as it was committed.
 void require_model(const checkpoint::StepReader& reader, const ModelSource& source) {
   for (const LogicalTensor& wanted : nn::logical_tensors(source.spec, DType::kF32)) {
     const checkpoint::IndexTensor* stored = reader.find(wanted.name);
+    if (!stored && source.tuned) continue;
     ASHLAR_REQUIRE(stored, kCorrupt,
                    "{}: no tensor {}; expected all of the model that it describes",
                    reader.directory(), wanted.name);
@@ -28,7 +32,22 @@ void require_model(const checkpoint::StepReader& reader, const ModelSource& sour
   }
 }
 
-ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path) {
+std::shared_ptr<const TunedFrom> find_base(FileSystem& files, const checkpoint::StepReader& reader,
+                                           Log& log) {
+  if (!reader.has_blob(kBaseModelFile)) return nullptr;
+  const BaseModel saved =
+      parse_base_model(reader.read_blob(kBaseModelFile),
+                       join(reader.directory(), std::string("extra/") + kBaseModelFile));
+  ASHLAR_REQUIRE(files.stat(saved.path, LinkPolicy::kFollow), kConfig,
+                 "{} holds what was trained of {}, which is not there; bring it back to that path",
+                 reader.directory(), saved.path);
+  TunedFrom from{find_model(files, saved.path, log), saved.lora};
+  require_same_base(saved, base_model_of(files, from.base, {}), reader.directory());
+  return std::make_shared<const TunedFrom>(std::move(from));
+}
+
+ModelSource find_in_step(FileSystem& files, const checkpoint::StepReader& reader,
+                         const std::string& path, Log& log) {
   ModelSource source{
       .path = path,
       .resolved = reader.directory(),
@@ -38,6 +57,7 @@ ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string
       .lease = reader.lease(),
       .reads = reader.reads()};
   source.spec = model_of_step(reader);
+  source.tuned = find_base(files, reader, log);
   require_model(reader, source);
   return source;
 }
@@ -57,7 +77,7 @@ ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
             .spec = model.spec(),
             .lease = nullptr};
   }
-  return find_in_step(checkpoint::open_checkpoint(files, place, log), path);
+  return find_in_step(files, checkpoint::open_checkpoint(files, place, log), path, log);
 }
 
 DescribedModel describe_source(FileSystem& files, const std::string& path) {
@@ -80,6 +100,7 @@ DescribedModel describe_source(FileSystem& files, const std::string& path) {
 
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
                   checkpoint::LoadRanks* ranks) {
+  if (source.tuned) return StoredTensors(files, source).read(pieces);
   if (source.hugging_face) {
     const auto model = HfModel::open(files, source.resolved);
     for (const Piece& piece : pieces) model.read(piece);
@@ -89,7 +110,7 @@ void read_weights(FileSystem& files, const ModelSource& source, std::span<const 
   checkpoint::LoadOptions options;
   options.components = {checkpoint::Component::kModel};
   for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
-    for (const DType to : {DType::kF64, DType::kF32})
+    for (const DType to : {DType::kF64, DType::kF32, DType::kBF16})
       if (from != to) options.cast.emplace_back(from, to);
   reader.load(pieces, options);
 }

@@ -2,7 +2,8 @@
 // step, or the newest good step of a checkpoint root.
 //
 // Errors   find_model: those of locate_model; kData of HfModel::open; kCorrupt for a step that is
-//          damaged, or lacks a tensor of the model that it describes.
+//          damaged, or lacks a tensor of the model that it describes; kConfig where the model that
+//          a step builds on is gone or another one.
 //          The others: kData of HfModel; kCorrupt of StepReader, which checks every chunk that it
 //          reads.
 #pragma once
@@ -18,9 +19,12 @@
 #include "ashlar/core/log.h"
 #include "ashlar/models/hf/names.h"
 #include "ashlar/spec/model_spec.h"
+#include "ashlar/spec/tune_spec.h"
 #include "ashlar/tensor/logical.h"
 
 namespace ashlar::models {
+
+struct TunedFrom;
 
 struct ModelSource {
   std::string path;      // as the user gave it
@@ -31,6 +35,13 @@ struct ModelSource {
   // Keeps the step from being removed; its file system must outlive this.
   std::shared_ptr<const void> lease = nullptr;
   checkpoint::Reads reads = checkpoint::Reads::kCached;  // how a step is read
+  // Set for a step that holds only what was trained; reading such a source gives the whole model.
+  std::shared_ptr<const TunedFrom> tuned = nullptr;
+};
+// The model that a step builds on (base_model.h), and the adapters that the step adds to it.
+struct TunedFrom {
+  ModelSource base;
+  LoraSpec lora{};
 };
 
 // Reads every byte of a root's newest step, to know that the step is good.
@@ -47,7 +58,8 @@ struct DescribedModel {
 DescribedModel describe_source(FileSystem& files, const std::string& path);
 // Fills the pieces (any boxes of tensors by native name), converting types.  They must name every
 // tensor of the model: an empty box stands for one that is not wanted here.  ranks: the ranks that
-// read a step together (step_reader.h); each reads a Hugging Face directory by itself.
+// read a step together (step_reader.h); each reads a Hugging Face directory, and a step that builds
+// on another model, by itself.
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
                   checkpoint::LoadRanks* ranks = nullptr);
 // The files beside the weights that say how text becomes ids, by name: tokenizer.model or, if there

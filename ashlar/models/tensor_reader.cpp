@@ -3,6 +3,7 @@
 #include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/models/path.h"
 #include "ashlar/models/step_model.h"
+#include "ashlar/models/tuned.h"
 
 namespace ashlar::models {
 namespace {
@@ -24,10 +25,8 @@ StoredTensors::StoredTensors(checkpoint::StepReader step) : step_(std::move(step
 }
 
 StoredTensors::StoredTensors(HfModel model) : model_(std::move(model)) {
-  for (const LogicalTensor& logical : model_->tensors()) {
-    tensors_.push_back({logical, checkpoint::Component::kModel});
-    type_of_[logical.name] = logical.dtype;
-  }
+  for (const LogicalTensor& logical : model_->tensors())
+    add({logical, checkpoint::Component::kModel});
 }
 
 StoredTensors::StoredTensors(FileSystem& files, const ModelSource& source)
@@ -35,6 +34,36 @@ StoredTensors::StoredTensors(FileSystem& files, const ModelSource& source)
                         ? StoredTensors(HfModel::open(files, source.resolved))
                         : StoredTensors(checkpoint::StepReader(files, source.resolved))) {
   if (step_) step_->set_reads(source.reads);
+  if (!source.tuned) return;
+  auto trained = std::make_unique<const StoredTensors>(std::move(*step_));
+  auto base = std::make_unique<const StoredTensors>(files, source.tuned->base);
+  step_.reset();
+  const LoraSpec& lora = source.tuned->lora;
+  tuned_ = std::make_unique<const TunedTensors>(std::move(base), std::move(trained),
+                                                lora.rank > 0 ? lora.scale() : 0.0);
+  tensors_.clear();
+  number_of_.clear();
+  for (StoredTensor tensor : tuned_->base().tensors()) {
+    tensor.logical.dtype = tuned_->type_of(tensor.logical.name);
+    add(std::move(tensor));
+  }
+}
+
+StoredTensors::StoredTensors(StoredTensors&&) = default;
+StoredTensors::~StoredTensors() = default;
+
+void StoredTensors::add(StoredTensor tensor) {
+  number_of_[tensor.logical.name] = tensors_.size();
+  tensors_.push_back(std::move(tensor));
+}
+
+const StoredTensor* StoredTensors::find(const std::string& name) const {
+  const auto found = number_of_.find(name);
+  return found == number_of_.end() ? nullptr : &tensors_[found->second];
+}
+
+bool StoredTensors::hugging_face() const {
+  return tuned_ ? tuned_->base().hugging_face() : model_.has_value();
 }
 
 void StoredTensors::list_step() {
@@ -47,8 +76,7 @@ void StoredTensors::list_step() {
   }
   for (const checkpoint::IndexTensor& tensor : index.tensors) {
     if (tensor.alias) continue;
-    tensors_.push_back({tensor.logical, checkpoint::component_of(index, tensor)});
-    type_of_[tensor.logical.name] = tensor.logical.dtype;
+    add({tensor.logical, checkpoint::component_of(index, tensor)});
     if (tensor.boxes.empty()) continue;
     const checkpoint::IndexBox& first = tensor.boxes.front();
     position_of_[tensor.logical.name] = {begin_of_file[first.file] + first.byte_offset,
@@ -57,6 +85,7 @@ void StoredTensors::list_step() {
 }
 
 const std::string& StoredTensors::directory() const {
+  if (tuned_) return tuned_->base().directory();
   return step_ ? step_->directory() : model_->directory();
 }
 
@@ -66,6 +95,7 @@ DType StoredTensors::read_type(const StoredTensor& tensor) const {
 }
 
 void StoredTensors::read(std::span<const Piece> pieces) const {
+  if (tuned_) return tuned_->read(pieces);
   if (step_) {
     step_->load(pieces, options_of_slabs());
     return;
@@ -74,10 +104,11 @@ void StoredTensors::read(std::span<const Piece> pieces) const {
 }
 
 DType StoredTensors::type_of(const std::string& name) const {
-  return type_of_.at(name);
+  return tensors_[number_of_.at(name)].logical.dtype;
 }
 
 BytePosition StoredTensors::position_of(const std::string& name) const {
+  if (tuned_) return tuned_->position_of(name);
   const auto found = position_of_.find(name);
   return found == position_of_.end() ? BytePosition() : found->second;
 }

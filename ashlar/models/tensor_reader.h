@@ -6,6 +6,7 @@
 // Threads  const members from several threads.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,21 +43,30 @@ struct StoredTensor {
   checkpoint::Component component = checkpoint::Component::kModel;
 };
 
-// The tensors of a step or a Hugging Face directory, without aliases.
+class TunedTensors;
+
+// The tensors of a step or a Hugging Face directory, without aliases.  Of a source that is tuned
+// (ModelSource::tuned), the tensors of the whole model.
 class StoredTensors final : public TensorReader {
  public:
   explicit StoredTensors(checkpoint::StepReader step);
   explicit StoredTensors(HfModel model);
   StoredTensors(FileSystem& files, const ModelSource& source);
+  StoredTensors(StoredTensors&&);
+  ~StoredTensors() override;
 
   // See StepReader; nothing happens unless both are steps.
   void share_memory_with(const StoredTensors& other) {
     if (step_ && other.step_) step_->share_memory_with(*other.step_);
   }
 
-  bool hugging_face() const { return model_.has_value(); }
+  // Whether the types of the tensors are those of a Hugging Face directory.
+  bool hugging_face() const;
   const std::string& directory() const;
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in model order
+  const StoredTensor* find(const std::string& name) const;               // null: not there
+  // Null: the source is not tuned.
+  const TunedTensors* tuned() const { return tuned_.get(); }
   // The type to read it as without loss: its own, except F16 of Hugging Face.
   DType read_type(const StoredTensor& tensor) const;
 
@@ -66,10 +76,12 @@ class StoredTensors final : public TensorReader {
 
  private:
   void list_step();
+  void add(StoredTensor tensor);
   std::optional<checkpoint::StepReader> step_;
   std::optional<HfModel> model_;
+  std::unique_ptr<const TunedTensors> tuned_;  // else it reads
   std::vector<StoredTensor> tensors_;
-  std::unordered_map<std::string, DType> type_of_;
+  std::unordered_map<std::string, size_t> number_of_;          // in tensors_
   std::unordered_map<std::string, BytePosition> position_of_;  // of a step
 };
 

@@ -6,6 +6,7 @@
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
 #include "ashlar/spec/keys.h"
+#include "ashlar/train/training_flop.h"
 
 namespace ashlar::plan {
 namespace {
@@ -35,8 +36,7 @@ Ordered model_json(const MeshPlan& plan, const Recipe& recipe) {
           {"parameters_formula", counts.total},
           {"parameters_without_embedding_formula", counts.without_embedding},
           {"active_parameters_formula", counts.active},
-          {"training_flop_per_token_formula",
-           model_flop(model_of(recipe.model), recipe.data.sequence_length).training}};
+          {"training_flop_per_token_formula", train::training_flop(recipe)}};
 }
 
 Ordered work_json(const train::KernelCosts& costs) {

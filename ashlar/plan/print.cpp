@@ -6,6 +6,7 @@
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
 #include "ashlar/spec/keys.h"
+#include "ashlar/train/training_flop.h"
 
 namespace ashlar::plan {
 namespace {
@@ -36,17 +37,22 @@ std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType comput
   const ModelParameters counts = model_parameters(model_of(recipe.model));
   const int64_t tokens = recipe.train.global_batch * recipe.data.sequence_length;
   const train::RunPlan& first = plan.classes[0].plan;
-  std::string text = fmt::format(
-      "parameters     {:>20}   (closed formula: {})\n"
+  std::string text =
+      recipe.tune.trains_all()
+          ? fmt::format("parameters     {:>20}   (closed formula: {})\n",
+                        format_thousands(first.num_parameters), format_thousands(counts.total))
+          : fmt::format(
+                "parameters     {:>20}   (closed formula, without adapters)\n"
+                "  trained      {:>20}\n",
+                format_thousands(counts.total), format_thousands(first.num_parameters));
+  text += fmt::format(
       "  without embedding {:>15}\n"
       "  active       {:>20}   (without embedding)\n"
       "precision      {:>20}\n"
       "tokens a step  {:>20}\n"
       "flop a token   {:>20.4g}   (exact-causal: forward and backward)\n",
-      format_thousands(first.num_parameters), format_thousands(counts.total),
       format_thousands(counts.without_embedding), format_thousands(counts.active),
-      nn::precision_name(compute), format_thousands(tokens),
-      model_flop(model_of(recipe.model), recipe.data.sequence_length).training);
+      nn::precision_name(compute), format_thousands(tokens), train::training_flop(recipe));
   const std::string of_kernels = "the kernels' own record: forward, backward, update";
   if (plan.costs)
     text += fmt::format("flop a step    {:>20.4g}   (all ranks; {})\n",

@@ -1,5 +1,7 @@
 #include "ashlar/train/first_weights.h"
 
+#include <set>
+
 #include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/models/step_model.h"
@@ -21,13 +23,23 @@ GivenModel given_model(const models::ModelSource& source) {
   return {source.spec, source.path, source.hugging_face};
 }
 
+std::set<std::string> names_of(const std::vector<LogicalTensor>& tensors) {
+  std::set<std::string> names;
+  for (const LogicalTensor& tensor : tensors) names.insert(tensor.name);
+  return names;
+}
+
 void read(FileSystem& files, const models::ModelSource& source, comm::Group& ranks,
           Trainer& trainer) {
   const parallel::RankModel& model = trainer.model();
-  const std::vector<Piece> kept = model.pieces(false);
+  const std::vector<LogicalTensor> whole =
+      nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().wide);
+  std::vector<Piece> kept = model.frozen_pieces();
+  const std::set<std::string> named = names_of(whole);
+  for (Piece& piece : model.pieces(false))
+    if (named.contains(piece.logical.name)) kept.push_back(std::move(piece));  // no adapter
   std::vector<Piece> all = kept;
-  add_what_others_keep(
-      nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().wide), all);
+  add_what_others_keep(whole, all);
   GroupLoadRanks load_ranks(ranks);
   models::read_weights(files, source, all, &load_ranks);
   nn::require_finite(trainer.context(), kept, source.spec, source.resolved, [&] {
@@ -63,7 +75,8 @@ std::optional<models::ModelSource> find_first_weights(FileSystem& files, const R
   std::optional<models::ModelSource> source;
   std::string resolved;                       // "": the run has steps
   while_leader(ranks, "first weights", [&] {  // it may have to read a whole checkpoint
-    if (!checkpoint::committed_steps(files, checkpoint_root(recipe)).empty()) return;
+    const bool begins = checkpoint::committed_steps(files, checkpoint_root(recipe)).empty();
+    if (!begins && recipe.tune.trains_all()) return;
     source = find(files, path, log);
     require_sizes(recipe, given_model(*source));
     resolved = source->resolved;
@@ -76,7 +89,10 @@ std::optional<models::ModelSource> find_first_weights(FileSystem& files, const R
 void take_first_weights(FileSystem& files, const models::ModelSource& source, comm::Group& ranks,
                         const std::vector<data::Source>& training, Trainer& trainer, Log& log) {
   read(files, source, ranks, trainer);
-  log.info("starting from the weights of {} ({})", source.path, source.origin);
+  trainer.initialize_adapters();
+  log.info("{} the weights of {} ({})",
+           trainer.recipe().tune.trains_all() ? "starting from" : "tuning", source.path,
+           source.origin);
   for (const std::string& line : model_differences(trainer.recipe(), given_model(source)))
     log.warn("{}; the recipe's value holds", line);
   warn_of_other_tokenizer(files, source, training, log);

@@ -89,9 +89,11 @@ class Run {
 
   // Members that the steps of the constructor make.
   RunPlan plan_;
-  std::optional<models::ModelSource> first_weights_;  // of a new run with init.model
-  std::unique_ptr<kernels::ProductTable> products_;   // of train.machine; null: none
-  std::unique_ptr<GpuMemory> gpu_memory_;             // null: the CPU computes
+  // The weights of init.model, for a new run or one that freezes some of them.
+  std::optional<models::ModelSource> first_weights_;
+  std::optional<models::BaseModel> base_;            // the same, of a run that freezes tensors
+  std::unique_ptr<kernels::ProductTable> products_;  // of train.machine; null: none
+  std::unique_ptr<GpuMemory> gpu_memory_;            // null: the CPU computes
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<TracedSteps> traced_;
   std::unique_ptr<RunData> data_;

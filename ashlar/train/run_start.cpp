@@ -7,7 +7,6 @@
 #include "ashlar/comm/agree.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/sizing/model.h"
 #include "ashlar/train/alike.h"
 #include "ashlar/train/bucket_bytes.h"
 #include "ashlar/train/changes.h"
@@ -15,6 +14,7 @@
 #include "ashlar/train/run.h"
 #include "ashlar/train/start_checks.h"
 #include "ashlar/train/start_report.h"
+#include "ashlar/train/training_flop.h"
 
 namespace ashlar::train {
 namespace {
@@ -118,14 +118,13 @@ void Run::measure_peak() {
       trainer_->context(), compute_, resources_, files_, recipe_.train.run_dir,
       gpu_ ? std::optional(kernels::gpu::peak_of(*gpu_, compute_)) : std::nullopt);
   const parallel::RankModel& model = trainer_->model();
-  scale_ = {
-      .steps = recipe_.train.steps,
-      .flop_per_token = model_flop(model_of(recipe_.model), recipe_.data.sequence_length).training,
-      .peak_flops = peak_->find(),
-      .has_experts = !model.all_step_loads().empty(),
-      .has_router_losses = model.has_router_losses(),
-      .shares_experts = model.parallel().ep > 1,
-      .seconds_left = [this] { return stops_.seconds_left(); }};
+  scale_ = {.steps = recipe_.train.steps,
+            .flop_per_token = training_flop(recipe_),
+            .peak_flops = peak_->find(),
+            .has_experts = !model.all_step_loads().empty(),
+            .has_router_losses = model.has_router_losses(),
+            .shares_experts = model.parallel().ep > 1,
+            .seconds_left = [this] { return stops_.seconds_left(); }};
   warn_of_start(recipe_, scale_, threads_.size(), resources_.local_ranks, resources_.num_cpus,
                 log_);
 }
@@ -138,8 +137,11 @@ void Run::agree_on_inputs() {
 }
 
 void Run::take_weights() {
-  if (first_weights_)
-    take_first_weights(files_, *first_weights_, ranks_, data_->sources().train, *trainer_, log_);
+  if (!first_weights_) return;
+  take_first_weights(files_, *first_weights_, ranks_, data_->sources().train, *trainer_, log_);
+  if (recipe_.tune.trains_all()) return;
+  base_ = models::base_model_of(files_, *first_weights_, recipe_.tune);
+  writer_->take(*base_);
 }
 
 void Run::open_checkpoints() {
@@ -157,12 +159,12 @@ void Run::resume() {
   Restored saved;
   bool same_data = true;
   resumed_ = saves_->resume([&](const checkpoint::StepReader& reader) {
-    saved = restore(reader, *trainer_);
+    saved = restore(reader, *trainer_, base_);
     counters_ = saved.counters;
     health_.restore(saved.health);
     same_data = loader_->restore(saved.loader, recipe_.data.allow_dataset_change);
   });
-  if (leads_ && first_weights_)
+  if (leads_ && first_weights_ && !resumed_)
     saved.inherited = {models::companions_of(files_, *first_weights_),
                        models::place_of_companions(*first_weights_),
                        first_weights_->spec.eos_token_ids};

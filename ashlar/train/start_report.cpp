@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "ashlar/core/text.h"
+#include "ashlar/sizing/model.h"
 #include "ashlar/train/changes.h"
 
 namespace ashlar::train {
@@ -13,13 +14,17 @@ std::string describe_run(const Trainer& trainer, const RunPlan& plan, const std:
   const Recipe& recipe = model.recipe();
   const ParallelSpec& p = model.parallel();
   const int num_ranks = model.groups().world().size();
-  std::string ranks;
+  std::string ranks, parameters = format_thousands(plan.num_parameters) + " parameters";
+  if (!recipe.tune.trains_all())
+    parameters =
+        fmt::format("{} trained parameters, {} of the model", format_thousands(plan.num_parameters),
+                    format_thousands(model_parameters(model.local().spec()).total));
   if (num_ranks > 1)
     ranks = fmt::format("{} ranks ({}, zero {}), ", num_ranks, mesh_text(p), p.zero);
   return fmt::format(
-      "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s {}, "
+      "{}: {}, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s {}, "
       "memory {}{}",
-      recipe.name.empty() ? recipe.source : recipe.name, format_thousands(plan.num_parameters),
+      recipe.name.empty() ? recipe.source : recipe.name, parameters,
       format_thousands(recipe.train.global_batch * recipe.data.sequence_length),
       name_of(model.local().types().compute), isa, ranks, trainer.context().threads->size(),
       ranks.empty() ? "" : " each", peak_flops * 1e-9, origin_of_peak,

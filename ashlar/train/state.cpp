@@ -77,6 +77,8 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                     true},
                    {"recipe.toml", to_toml(recipe), false}};
   models::describe_model(model_of(recipe.model), request);
+  if (recipe.tune.freezes("model.embed_tokens.weight")) request.aliases.clear();
+  if (base_) request.extra.push_back({models::kBaseModelFile, models::to_json(*base_), true});
   models::add_companions(companions_, "", request.extra, request.sections);
   request.sections["trainer"] = Ordered{
       {"step", counters.step},
@@ -108,13 +110,30 @@ void add_what_others_keep(std::vector<LogicalTensor> whole, std::vector<Piece>& 
   }
 }
 
-Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
+namespace {
+
+void check_base(const checkpoint::StepReader& reader, const models::BaseModel& found) {
+  ASHLAR_REQUIRE(reader.has_blob(models::kBaseModelFile), kConfig,
+                 "{} was made by a run that trained all tensors; leave out train.freeze and "
+                 "lora.rank, or begin a run from it with init.model={} and another train.run_dir",
+                 reader.directory(), reader.directory());
+  const std::string place =
+      join(reader.directory(), std::string("extra/") + models::kBaseModelFile);
+  require_same_base(models::parse_base_model(reader.read_blob(models::kBaseModelFile), place),
+                    found, reader.directory());
+}
+
+}  // namespace
+
+Restored restore(const checkpoint::StepReader& reader, Trainer& trainer,
+                 const std::optional<models::BaseModel>& base) {
   ASHLAR_REQUIRE(
       reader.has_blob(kTrainerFile), kConfig,
       "{} holds weights and no state of a run, as `ashlar ckpt import` makes it, so that "
       "nothing continues from it; begin a run from its weights with init.model={} and "
       "another train.run_dir",
       reader.directory(), reader.directory());
+  if (base) check_base(reader, *base);
   const TrainerState state = parse_trainer_state(reader.read_blob(kTrainerFile),
                                                  join(reader.directory(), "extra/trainer.json"));
   std::vector<Piece> pieces = trainer.model().pieces(false);

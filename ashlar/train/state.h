@@ -1,15 +1,18 @@
 // A run's state as a checkpoint holds it, and back.  A step holds weights and buffers (component
 // model), optimizer and balancing state (optim), the loader's cursor (loader), and under extra/
 // trainer.json (counters, health windows), recipe.toml, config.json, model.json and the companions
-// of the model (models/companions.h).  Random generators are counter-based, so that seed and step
-// are their whole state.
+// of the model (models/companions.h).  Frozen tensors are not in it: base_model.json names the
+// model that has them.  Random generators are counter-based, so that seed and step are their whole
+// state.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/checkpoint/save/node_snapshot.h"
 #include "ashlar/data/loader_state.h"
+#include "ashlar/models/base_model.h"
 #include "ashlar/models/companions.h"
 #include "ashlar/train/run_companions.h"
 #include "ashlar/train/trainer.h"
@@ -26,6 +29,8 @@ class StateWriter {
   StateWriter(const Trainer& trainer, models::Companions companions, std::string isa);
   // Valid from the next request on.
   void take(models::Companions companions) { companions_ = std::move(companions); }
+  // The model that has the tensors that the run freezes; valid from the next request on.
+  void take(models::BaseModel base) { base_ = std::move(base); }
   // The part of model and optimizer that this rank writes; the data live as long as this object.
   checkpoint::NodeShare share() const { return {model_, optim_}; }
   // Valid until the next call.  Balancing biases and their moments are copied here: with
@@ -37,6 +42,7 @@ class StateWriter {
   void copy_balancing();
   const Trainer& trainer_;
   models::Companions companions_;
+  std::optional<models::BaseModel> base_;  // absent: all tensors are trained
   std::string isa_;
   struct Copy {
     Tensor live;
@@ -66,6 +72,8 @@ struct Restored {
   int64_t num_converted = 0;  // tensors that the step stores in another type
   Inherited inherited{};
 };
-Restored restore(const checkpoint::StepReader& reader, Trainer& trainer);
+// base: the model that has the frozen tensors; kConfig if the step was made with another one.
+Restored restore(const checkpoint::StepReader& reader, Trainer& trainer,
+                 const std::optional<models::BaseModel>& base = {});
 
 }  // namespace ashlar::train

@@ -276,6 +276,7 @@ std::vector<ParityCase> make_cases() {
   }
   add_tsp_cases(cases);
   add_linear_cases(cases);
+  add_tune_cases(cases);
   add_width_cases(cases);
   return cases;
 }

@@ -77,6 +77,8 @@ inline const Overrides kEight = {"model.num_experts=8"};
 void add_tsp_cases(std::vector<ParityCase>& cases);
 // Adds those of models with linear mixers (parity_linear_cases.cpp).
 void add_linear_cases(std::vector<ParityCase>& cases);
+// Adds those of runs that freeze tensors (parity_tune_cases.cpp).
+void add_tune_cases(std::vector<ParityCase>& cases);
 // Adds those of models with odd widths (parity_width_cases.cpp).
 void add_width_cases(std::vector<ParityCase>& cases);
 

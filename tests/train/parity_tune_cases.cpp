@@ -1,0 +1,60 @@
+// The layouts again for runs that train adapters alone, or freeze tensors.
+#include "tests/train/parity_models.h"
+
+namespace ashlar::train {
+
+void add_tune_cases(std::vector<ParityCase>& cases) {
+  const auto add = [&](const std::string& name, int ranks, Overrides layout, Overrides model,
+                       bool fast = false) {
+    cases.push_back({name, ranks, std::move(layout), std::move(model), fast});
+  };
+  // The table draws weights from the seed and reads no model.
+  const Overrides adapters = {"init.model=none", "lora.rank=3", "lora.alpha=7"};
+  const Overrides attention = joined(adapters, {"lora.targets=attention"});
+  const Overrides lora_llama = joined(joined(kLlama, adapters), {"lora.rslora=true"});
+  const Overrides lora_cca = attention;
+  const Overrides lora_shared =
+      joined(joined(kShared, adapters), {"lora.modules_to_save=*norm.weight,*.mlp.gate.*"});
+  const Overrides frozen = joined(
+      kMixed, {"init.model=none",
+               "train.freeze=model.embed_tokens.*,model.layers.0.*,*.mlp.experts.*,*.o_proj.*"});
+  add("lora_llama_dp2_zero3", 2, {"parallel.zero=3"}, lora_llama, true);
+  add("lora_llama_tp2", 2, {"parallel.tp=2"}, lora_llama, true);
+  add("lora_llama_pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}, lora_llama, true);
+  add("frozen_mixed_tp2", 2, {"parallel.tp=2"}, frozen, true);
+  const std::pair<std::string, Overrides> models[] = {{"lora_llama", lora_llama},
+                                                      {"lora_cca", lora_cca},
+                                                      {"lora_shared", lora_shared},
+                                                      {"frozen_mixed", frozen}};
+  const struct {
+    std::string name;
+    int ranks;
+    Overrides layout;
+  } layouts[] = {
+      {"dp2_zero0", 2, {"parallel.zero=0"}},
+      {"dp2_zero1_bucketed", 2, {"parallel.zero_layout=bucketed", "parallel.bucket_bytes=1024"}},
+      {"dp4_zero2", 4, {"parallel.zero=2", "parallel.muon=owner"}},
+      {"tp2_sequence_parallel", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"}},
+      {"tp4_shared_keys", 4, {"parallel.tp=4"}},
+      {"cp2_zigzag_all_gather", 2, {"parallel.cp=2"}},
+      {"cp2_zigzag_all_to_all", 2, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}},
+      {"cp3_contiguous_ring",
+       3,
+       {"parallel.cp=3", "parallel.cp_layout=contiguous", "parallel.cp_exchange=ring"}},
+      {"pp2_1f1b", 2, {"parallel.pp=2"}},
+      {"dp2_cp2_tp2_zero3_bucketed",
+       8,
+       {"parallel.tp=2", "parallel.cp=2", "parallel.zero=3", "parallel.zero_layout=bucketed",
+        "parallel.sequence_parallel=true"}},
+      {"pp2_dp2_tp2_zero2", 8, {"parallel.pp=2", "parallel.tp=2", "parallel.zero=2"}},
+  };
+  for (const auto& [model, keys] : models)
+    for (const auto& layout : layouts)
+      add(model + "_" + layout.name, layout.ranks, layout.layout, keys);
+  add("lora_shared_ep2", 2, {"parallel.ep=2"}, lora_shared);
+  add("lora_shared_ep2_tp2_zero3", 4, {"parallel.ep=2", "parallel.tp=2", "parallel.zero=3"},
+      lora_shared);
+  add("frozen_mixed_ep2", 2, {"parallel.ep=2"}, joined(frozen, kEight));
+}
+
+}  // namespace ashlar::train
