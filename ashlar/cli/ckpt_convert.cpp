@@ -6,12 +6,14 @@
 #include "ashlar/eval/generation_config.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/models/hf/files.h"
+#include "ashlar/models/peft.h"
 
 namespace ashlar::cli {
 namespace {
 
 struct ConvertFlags {
   std::string path, out;
+  bool adapter = false;
   std::shared_ptr<HfFlags> hf = std::make_shared<HfFlags>();
 };
 
@@ -46,10 +48,18 @@ int import_model(const ConvertFlags& flags, Log& log) {
   return 0;
 }
 
+int export_adapter(FileSystem& files, const std::string& out, const models::ModelSource& source) {
+  const models::PeftStats stats = models::write_peft_adapter(files, out, source);
+  print_result(fmt::format("{}: adapters of {} layers, {} parameters, for {}", out, stats.layers,
+                           format_thousands(stats.parameters), source.tuned->base.resolved));
+  return 0;
+}
+
 int export_model(const ConvertFlags& flags, Log& log) {
   const auto files = posix_files();
   require_outside_steps(*files, flags.out);
   const models::ModelSource source = eval::find_model(*files, flags.path, log);
+  if (flags.adapter) return export_adapter(*files, flags.out, source);
   const std::string_view type =
       write_hf(*files, flags.out, source, models::StoredTensors(*files, source), *flags.hf, log);
   print_result(fmt::format("{}: {} layout, {}, from {}", flags.out, flags.hf->layout, type,
@@ -70,6 +80,8 @@ void add_ckpt_conversion(CLI::App& group, CommandAction& action) {
       add_verb(group, action, "export", "a step as a Hugging Face directory", flags, export_model);
   export_app->add_option("STEP", flags->path)->required();
   export_app->add_option("HF_DIR", flags->out)->required();
+  export_app->add_flag("--adapter", flags->adapter,
+                       "the adapters alone, as PEFT loads them; without: merged into the model");
   add_hf_flags(*export_app, flags->hf);
 }
 

@@ -64,6 +64,9 @@ std::vector<Command> commands() {
        true},
       {"ckpt import", {"ckpt", "import", "hf", "root"}, {"root"}},
       {"ckpt export", {"ckpt", "export", "run/checkpoints", "out"}, {"out"}},
+      {"ckpt export of adapters",
+       {"ckpt", "export", "lora/checkpoints", "out", "--adapter"},
+       {"out"}},
       {"ckpt average",
        {"ckpt", "average", "run/checkpoints", "run/checkpoints", "--out", "mean"},
        {"mean"}},
@@ -173,6 +176,8 @@ void prepare_all(const Scratch& scratch) {
   prepare_text(scratch);
   run_ok(scratch, train_args({"train.steps=2", "train.trace_steps=1"}));
   run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
+  run_ok(scratch, train_args({"train.run_dir=lora", "train.steps=1", "init.model=hf", "lora.rank=2",
+                              "lora.targets=attention"}));
   fs::copy_file(kData + "/vectors/stones.txt", scratch / "corpus.txt");
   std::string chats;
   for (int i = 0; i < 300; ++i)
