@@ -230,6 +230,13 @@ Cards find_cards(const CardSources& sources) {
   return cards;
 }
 
+DeviceSpec spec_of(const DeviceSpec& card) {
+  const DeviceSpec* chip = chip_of(card);
+  DeviceSpec spec = chip ? *chip : card;
+  spec.memory_bytes = card.memory_bytes;
+  return spec;
+}
+
 std::vector<std::string> gpu_library_folders() {
   std::vector<std::string> folders = split_at_colons(std::getenv("ASHLAR_GPU_LIBS"));
   folders.push_back("");

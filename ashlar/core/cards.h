@@ -30,6 +30,10 @@ struct CardSources {
 };
 Cards find_cards(const CardSources& sources = {});
 
+// The device that plans and kernels take a card for: the known chip that it is, with the memory
+// that its driver shows; the card itself if it is none.
+DeviceSpec spec_of(const DeviceSpec& card);
+
 // The folders in which libraries for GPUs are looked for, in this order: those of ASHLAR_GPU_LIBS
 // (separated by colons); "", the path of the loader; those of CUDA's and ROCm's toolkits; those of
 // vendors' packages for the Python that is first on PATH.

@@ -50,6 +50,27 @@ DeviceSpec parse_device(const std::string& text, const std::string& source) {
   return spec;
 }
 
+std::string device_text(const DeviceSpec& device) {
+  // A string of JSON is one of TOML.
+  const auto quoted = [](const std::string& text) {
+    return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+  };
+  std::string text = fmt::format(
+      "name = {}\narchitecture = {}\nmemory_bytes = {}\ncompute_units = {}\n"
+      "shared_bytes = {}\nlanes = {}\n",
+      quoted(device.name), quoted(device.architecture), device.memory_bytes, device.compute_units,
+      device.shared_bytes, device.lanes);
+  const auto peak = [&](std::string_view key, double value) {
+    text += value > 0 ? fmt::format("{} = {}\n", key, value)
+                      : fmt::format("# {} = (unknown: see its data sheet)\n", key);
+  };
+  peak("bf16_flops", device.bf16_flops);
+  peak("fp32_flops", device.fp32_flops);
+  peak("bytes_a_second", device.bytes_a_second);
+  return text + fmt::format("product_workspace_bytes = {}\nreserved_bytes = {}\n",
+                            device.product_workspace_bytes, device.reserved_bytes);
+}
+
 DeviceSpec read_device(FileSystem& files, const std::string& name_or_path) {
   if (const DeviceSpec* chip = known_device(name_or_path)) return *chip;
   ASHLAR_REQUIRE(files.stat(name_or_path), kConfig,

@@ -14,5 +14,8 @@ namespace ashlar::machine {
 // kConfig: no chip is known by this name and there is no such file; the file is malformed.
 DeviceSpec read_device(FileSystem& files, const std::string& name_or_path);
 DeviceSpec parse_device(const std::string& text, const std::string& source);
+// The text of a file that parse_device reads as this device.  Peaks that are unknown are comments,
+// which say where to find them.
+std::string device_text(const DeviceSpec& device);
 
 }  // namespace ashlar::machine

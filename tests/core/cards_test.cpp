@@ -42,6 +42,11 @@ TEST(Cards, NvidiasDriverDescribesItsCards) {
   EXPECT_EQ(chip_of(h200), known_device("h200"));
   EXPECT_EQ(cards.list[1].architecture, "sm_120");
   EXPECT_EQ(chip_of(cards.list[1]), nullptr);
+  EXPECT_EQ(spec_of(h200).name, "h200");
+  EXPECT_EQ(spec_of(h200).memory_bytes, 150'109'880'320);  // not the data sheet's
+  EXPECT_EQ(spec_of(h200).bf16_flops, 989.4e12);
+  EXPECT_EQ(spec_of(cards.list[1]).name, "NVIDIA Something");
+  EXPECT_EQ(spec_of(cards.list[1]).memory_bytes, 16'000'000'000);
   EXPECT_EQ(cards.nvidia_driver, "13.2");
   EXPECT_EQ(cards.reasons.size(), 1u);  // of AMD
 }

@@ -52,6 +52,35 @@ TEST(DevicePlan, IsTheSameOnChipsOfOneKindAndFitsByTheirMemory) {
   EXPECT_EQ(file(taken + 999), false);
 }
 
+// A driver that shows an H200 and a chip that is not known by name.
+TEST(DevicePlan, TakesTheFileThatInfoPrintsOfACard) {
+  const Scratch scratch;
+  std::filesystem::create_symlink(ASHLAR_FAKE_CUDA, scratch / "libcuda.so.1");
+  const std::vector<std::string> driver = {"/usr/bin/env",
+                                           "LD_LIBRARY_PATH=" + scratch.path().string()};
+  const auto info = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), "info");
+    return run(scratch, args, {}, driver);
+  };
+  const std::string all = info({}).out;
+  EXPECT_TRUE(contains(all, "NVIDIA H200, sm_90, 132 compute units")) << all;
+  EXPECT_TRUE(contains(all, "no known chip: `ashlar info --gpu 1 >FILE`")) << all;
+  EXPECT_EQ(count_of(all, "no known chip"), 1) << all;
+  const Result known = info({"--gpu", "0"}), unknown = info({"--gpu", "1"});
+  write_file(scratch.path() / "known.toml", known.out);
+  write_file(scratch.path() / "unknown.toml", unknown.out);
+  const nlohmann::json h200 = plan_of(scratch, "h200");
+  const nlohmann::json of_known = plan_of(scratch, "known.toml");
+  EXPECT_EQ(of_known.at("classes"), h200.at("classes"));
+  EXPECT_EQ(of_known.at("device").at("memory_bytes"), 150'109'880'320);
+  const nlohmann::json of_unknown = plan_of(scratch, "unknown.toml").at("device");
+  EXPECT_EQ(of_unknown.at("name"), "NVIDIA Something");
+  EXPECT_EQ(of_unknown.at("memory_bytes"), 16'000'000'000);
+  const Result beyond = info({"--gpu", "2"});
+  EXPECT_EQ(beyond.code, 2);
+  EXPECT_TRUE(contains(beyond.err, "--gpu is 2; expected 0 to 1")) << beyond.err;
+}
+
 TEST(DevicePlan, RefusesWhatGpusDoNotDo) {
   const Scratch scratch;
   const auto refusal = [&](std::vector<std::string> args, int code) {

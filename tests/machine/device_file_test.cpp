@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+#include <vector>
+
 #include "tests/support/errors.h"
 #include "tests/support/temporary_directory.h"
 
@@ -59,6 +62,30 @@ TEST(DeviceFile, RefusesWhatIsNoDevice) {
   EXPECT_NE(refusal("name = 'x'\narchitecture = 'sm_90'\nmemory_bytes = 5\nbf16_flops = -1")
                 .find("bf16_flops is -1"),
             std::string::npos);
+}
+
+// Every known chip, and a card of which little is known.
+TEST(DeviceFile, IsReadAsTheDeviceThatItDescribes) {
+  std::vector<DeviceSpec> devices(known_devices().begin(), known_devices().end());
+  devices.push_back({.name = "A \"card\"\n\\\x01 of \xc3\xa9",
+                     .architecture = "sm_120",
+                     .memory_bytes = 16'000'000'001,
+                     .lanes = 32,
+                     .reserved_bytes = 5});
+  devices.push_back({.name = "x",
+                     .architecture = "gfx90a",
+                     .memory_bytes = 1,
+                     .bf16_flops = 1e-3,
+                     .bytes_a_second = 4.8123456789012345e12});
+  for (const DeviceSpec& device : devices) {
+    const DeviceSpec spec = parse_device(device_text(device), "chip.toml");
+    const auto numbers = [](const DeviceSpec& d) {
+      return std::tuple(d.name, d.architecture, d.memory_bytes, d.compute_units, d.shared_bytes,
+                        d.lanes, d.bf16_flops, d.fp32_flops, d.bytes_a_second,
+                        d.product_workspace_bytes, d.reserved_bytes);
+    };
+    EXPECT_EQ(numbers(spec), numbers(device)) << device_text(device);
+  }
 }
 
 TEST(DeviceFile, IsReadWhereNoChipHasTheName) {

@@ -49,10 +49,7 @@ DeviceSpec find_gpu() {
                  kDevice, "{} is of architecture {}, for which no kernel is compiled; expected {}",
                  card.name, card.architecture, fmt::join(kArchitectures, ", "));
   blas::table().description();  // loads the library of products
-  const DeviceSpec* chip = chip_of(card);
-  DeviceSpec spec = chip ? *chip : card;
-  spec.memory_bytes = card.memory_bytes;
-  return spec;
+  return spec_of(card);
 }
 
 }  // namespace ashlar::kernels::gpu
