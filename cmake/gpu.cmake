@@ -14,9 +14,12 @@ file(GLOB GPU_HEADERS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.h tests/kernels/gpu
 file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
 file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp ashlar/kernels/gpu/blas/*.cpp)
 file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
-# With these the device is the host: planted faults, and a library of products that reads host memory.
+# With these the device is the host: planted faults, a library of products that reads host memory, and one that stands
+# for AMD's runtime.
 set(GPU_EMULATOR_TESTS ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/faults_test.cpp
-    ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/cublaslt_test.cpp)
+    ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/cublaslt_test.cpp
+    ${PROJECT_SOURCE_DIR}/tests/kernels/gpu/hip_runtime_test.cpp)
+set(HIP_RUNTIME ${PROJECT_SOURCE_DIR}/ashlar/kernels/gpu/hip/runtime.cpp)
 list(REMOVE_ITEM GPU_TESTS ${GPU_EMULATOR_TESTS})
 
 add_library(ashlar_gpu STATIC ${GPU_HOST})
@@ -56,17 +59,23 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   target_compile_definitions(gpu_tests PRIVATE
     ASHLAR_GPU_CHECKSUMS="${PROJECT_SOURCE_DIR}/tests/kernels/gpu/checksums.txt")
   target_link_libraries(gpu_tests PUBLIC ashlar_gpu GTest::gtest)
-  # Libraries by cuBLASLt's name that tests load: one multiplies, one has the version's function alone.
+  # Libraries by vendors' names that tests load.  Of cuBLASLt one multiplies, one has the version's function alone.
   foreach(FAKE whole partial)
+    add_library(fake_amdhip_${FAKE} MODULE tests/kernels/gpu/fake_amdhip.cpp)
+    set_target_properties(fake_amdhip_${FAKE} PROPERTIES PREFIX "" OUTPUT_NAME libamdhip64.so SUFFIX .6
+                          LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_amdhip/${FAKE})
     add_library(fake_cublaslt_${FAKE} MODULE tests/kernels/gpu/fake_cublaslt.cpp)
     set_target_properties(fake_cublaslt_${FAKE} PROPERTIES PREFIX "" OUTPUT_NAME libcublasLt.so SUFFIX .13
                           LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cublaslt/${FAKE})
   endforeach()
   target_compile_definitions(fake_cublaslt_partial PRIVATE FAKE_IS_PARTIAL)
-  add_library(gpu_emulator_tests OBJECT ${GPU_EMULATOR_TESTS})
+  target_compile_definitions(fake_amdhip_partial PRIVATE FAKE_IS_PARTIAL)
+  set_source_files_properties(${HIP_RUNTIME} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  add_library(gpu_emulator_tests OBJECT ${GPU_EMULATOR_TESTS} ${HIP_RUNTIME})
   ashlar_test_program(gpu_emulator_tests)
   target_link_libraries(gpu_emulator_tests PUBLIC ashlar_gpu GTest::gtest)
-  target_compile_definitions(gpu_emulator_tests PRIVATE ASHLAR_FAKE_CUBLASLT="${PROJECT_BINARY_DIR}/fake_cublaslt")
+  target_compile_definitions(gpu_emulator_tests PRIVATE ASHLAR_FAKE_CUBLASLT="${PROJECT_BINARY_DIR}/fake_cublaslt"
+                             ASHLAR_FAKE_AMDHIP="${PROJECT_BINARY_DIR}/fake_amdhip")
   find_path(ASHLAR_CUBLASLT_INCLUDE cublasLt.h HINTS /usr/local/cuda/include $ENV{HOME}/.cache/ashlar/cuda/nvidia/cu13/include)
   if(ASHLAR_CUBLASLT_INCLUDE)
     set_source_files_properties(tests/kernels/gpu/cublaslt_header_test.cpp PROPERTIES
@@ -74,7 +83,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   endif()
   foreach(KIND 32 64 races)
     add_executable(gpu_${KIND}_test)
-    add_dependencies(gpu_${KIND}_test fake_cublaslt_whole fake_cublaslt_partial)
+    add_dependencies(gpu_${KIND}_test fake_cublaslt_whole fake_cublaslt_partial fake_amdhip_whole fake_amdhip_partial)
     target_link_libraries(gpu_${KIND}_test PRIVATE gpu_tests gpu_emulator_tests gpu_emulator_${KIND}
                           gpu_emulator_${KIND}_kernels GTest::gtest_main)
   endforeach()
@@ -153,10 +162,12 @@ if(ASHLAR_GPU STREQUAL cuda)
   set(GPU_LIBRARIES ${ASHLAR_CUDART} ${CMAKE_DL_LIBS} rt)
 elseif(ASHLAR_GPU STREQUAL hip)
   find_program(ASHLAR_CLANG clang++-19 REQUIRED DOC "clang 19 (scripts/setup --hip)")
-  find_library(ASHLAR_AMDHIP amdhip64 REQUIRED)
   set(GPU_COMPILER ${ASHLAR_CLANG} -x hip -std=c++20 -O3 -ffp-contract=off -nogpulib -nogpuinc
                    --offload-arch=gfx90a --offload-arch=gfx942)
-  set(GPU_LIBRARIES ${ASHLAR_AMDHIP})
+  # The runtime is loaded, and not linked.
+  target_sources(gpu_device PRIVATE ${HIP_RUNTIME})
+  target_include_directories(gpu_device PRIVATE ${PROJECT_SOURCE_DIR})
+  set(GPU_LIBRARIES ashlar_core ${CMAKE_DL_LIBS})
 elseif(ASHLAR_GPU)
   message(FATAL_ERROR "ASHLAR_GPU is ${ASHLAR_GPU}: off, cuda or hip")
 endif()

@@ -245,6 +245,22 @@ std::vector<std::string> gpu_library_folders() {
   return folders;
 }
 
+LoadedLibrary first_library(std::span<const std::string> folders,
+                            std::span<const char* const> files) {
+  LoadedLibrary found;
+  for (const char* file : files)
+    for (const std::string& folder : folders) {
+      found.path = folder.empty() ? file : fmt::format("{}/{}", folder, file);
+      found.library = dlopen(found.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+      if (found.library) return found;
+      const std::string error = dlerror();
+      if (!error.starts_with(found.path + ": cannot open shared object file: No such file"))
+        found.error = error;
+    }
+  found.path.clear();
+  return found;
+}
+
 std::vector<GpuLibrary> find_gpu_libraries() {
   struct Candidate {
     const char *name, *file;
@@ -257,15 +273,11 @@ std::vector<GpuLibrary> find_gpu_libraries() {
                                        {"RCCL", "librccl.so.1", nccl_version}};
   std::vector<GpuLibrary> found;
   const std::vector<std::string> folders = gpu_library_folders();
-  for (const Candidate& candidate : kCandidates)
-    for (const std::string& folder : folders) {
-      const std::string file =
-          folder.empty() ? candidate.file : fmt::format("{}/{}", folder, candidate.file);
-      if (void* const library = load_library(file)) {
-        found.push_back({candidate.name, candidate.version(library), file});
-        break;
-      }
-    }
+  for (const Candidate& candidate : kCandidates) {
+    const LoadedLibrary loaded = first_library(folders, std::span(&candidate.file, 1));
+    if (loaded.library)
+      found.push_back({candidate.name, candidate.version(loaded.library), loaded.path});
+  }
   return found;
 }
 

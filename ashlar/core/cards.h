@@ -6,6 +6,7 @@
 //   AMD      files of the driver under /sys/class/kfd
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,15 @@ DeviceSpec spec_of(const DeviceSpec& card);
 // (separated by colons); "", the path of the loader; those of CUDA's and ROCm's toolkits; those of
 // vendors' packages for the Python that is first on PATH.
 std::vector<std::string> gpu_library_folders();
+
+struct LoadedLibrary {
+  void* library = nullptr;  // stays loaded; null: none was
+  std::string path;
+  std::string error;  // of the last file that is there and does not load; empty: none is there
+};
+// The first of the files that a folder has, from the first such folder; "" is the loader's path.
+LoadedLibrary first_library(std::span<const std::string> folders,
+                            std::span<const char* const> files);
 
 // Libraries of products and of communication on GPUs, of any vendor.
 std::vector<GpuLibrary> find_gpu_libraries();

@@ -11,38 +11,22 @@ namespace {
 
 using namespace cublaslt;
 
-constexpr const char* kLibraryFile = "libcublasLt.so.13";
-// Names under which other versions are found, so that an error can tell of them.
-constexpr const char* kOtherFiles[] = {"libcublasLt.so", "libcublasLt.so.12"};
+// Under the other names other versions are found, so that an error can tell of them.
+constexpr const char* kLibraryFiles[] = {"libcublasLt.so.13", "libcublasLt.so",
+                                         "libcublasLt.so.12"};
 
 constexpr const char* kRemedy =
     "install NVIDIA's cuBLAS of CUDA 13 (PyPI: nvidia-cublas), or name its folder in "
     "ASHLAR_GPU_LIBS";
 
-std::string file_in(const std::string& folder, const char* file) {
-  return folder.empty() ? file : fmt::format("{}/{}", folder, file);
-}
-
-struct LoadedLibrary {
-  std::string path;
-  void* library = nullptr;
-};
 LoadedLibrary load_cublaslt(const std::vector<std::string>& folders) {
-  const auto first = [&](const char* file) -> LoadedLibrary {
-    for (const std::string& folder : folders) {
-      const std::string path = file_in(folder, file);
-      if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))
-        return {path, library};
-    }
-    return {};
-  };
-  LoadedLibrary found = first(kLibraryFile);
-  for (const char* file : kOtherFiles)
-    if (!found.library) found = first(file);
+  LoadedLibrary found = first_library(folders, kLibraryFiles);
   std::vector<std::string> places;
   for (const std::string& folder : folders)
     places.push_back(folder.empty() ? "the loader's path" : folder);
-  ASHLAR_REQUIRE(found.library, kDevice, "{} was not found in {}: {}", kLibraryFile,
+  ASHLAR_REQUIRE(found.library || found.error.empty(), kDevice, "{} does not load: {}; {}",
+                 kLibraryFiles[0], found.error, kRemedy);
+  ASHLAR_REQUIRE(found.library, kDevice, "{} was not found in {}: {}", kLibraryFiles[0],
                  fmt::join(places, ", "), kRemedy);
   return found;
 }
