@@ -1,6 +1,10 @@
 // The trainer on a GPU, which is an emulator here, against the trainer on the CPU.
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdlib>
+
+#include "ashlar/kernels/gpu/emulator/mode.h"
 #include "tests/support/errors.h"
 #include "tests/train/gpu/gpu_trainer.h"
 
@@ -109,6 +113,20 @@ TEST(GpuSteps, RecomputingHasTheSameBits) {
       weights.push_back(gpu.values());
     }
     expect_same_bits(weights[0], weights[1]);
+  }
+}
+
+// With memory that is closed to the host, as a card's is, whatever reads it in a step but launches,
+// copies and downloads ends the program.
+TEST(GpuSteps, TheHostTouchesNoMemoryOfTheGpu) {
+  for (const auto& tiny : {tiny_llama, tiny_zaya1, tiny_moe}) {
+    TestedTrainer gpu(tiny({"train.global_batch=2"}), DType::kBF16, On::kGpu);
+    const volatile std::byte* weight = gpu.trainer().model().parameters()[0].value.data;
+    device::emulator::close_to_host(true);
+    EXPECT_EXIT(std::exit(int(*weight)), testing::KilledBySignal(SIGSEGV), "");
+    EXPECT_GT(gpu.step(0).loss, 0);
+    EXPECT_GT(gpu.evaluate(), 0);
+    device::emulator::close_to_host(false);
   }
 }
 

@@ -1,10 +1,11 @@
-// The products of the emulator, whose memory is the host's: by the CPU's products in fp32, which
-// hold operands in bf16 exactly.
+// The products of the emulator: by the CPU's products in fp32, which hold operands in bf16 exactly,
+// on copies in memory of the host.
 #include <vector>
 
 #include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/blas/blas.h"
+#include "ashlar/kernels/gpu/launch.h"
 
 namespace ashlar::kernels::gpu::blas {
 namespace {
@@ -20,6 +21,22 @@ Stack matrix_of(const Stack& s, int64_t number) {
   return {s.data + number * s.stack_stride * size_of(s.dtype), s.dtype, s.stride, 0};
 }
 
+// A matrix of the device, copied.
+class HostMatrix {
+ public:
+  HostMatrix(const Stack& device, int64_t rows, int64_t cols)
+      : device_(device),
+        bytes_(size_t(((rows - 1) * device.stride + cols) * size_of(device.dtype))) {
+    check_launch(device::copy_bytes(bytes_.data(), device_.data, bytes_.size()));
+  }
+  Stack stack() { return {bytes_.data(), device_.dtype, device_.stride, 0}; }
+  void copy_back() { check_launch(device::copy_bytes(device_.data, bytes_.data(), bytes_.size())); }
+
+ private:
+  const Stack device_;
+  std::vector<std::byte> bytes_;
+};
+
 // Memory of the host during one product.
 class HostProduct {
  public:
@@ -33,15 +50,29 @@ class HostProduct {
         sums_(make_tensor(memory_, DType::kF32, {p.rows, p.cols}, Tag::kWorkspace)) {}
 
   void run(int64_t number) const {
-    fill_left(matrix_of(p_.a, number));
-    fill_panels(matrix_of(p_.b, number));
+    HostMatrix a = copy_of(p_.a, number, p_.rows, p_.depth, p_.transposes_a);
+    HostMatrix b = copy_of(p_.b, number, p_.depth, p_.cols, p_.transposes_b);
+    fill_left(a.stack());
+    fill_panels(b.stack());
     cpu::gemm::multiply(host_, engine_, {.count = 1, .own_rows = false}, p_.cols, p_.depth,
                         kernels::Matrix::of(left_.tensor), panels_.tensor.data,
                         kernels::Matrix::of(sums_.tensor), false);
-    store(p_.beta == 0 ? Stack() : matrix_of(p_.c, number), matrix_of(p_.d, number));
+    HostMatrix d = copy_of(p_.d, number, p_.rows, p_.cols, false);
+    if (p_.beta == 0) {
+      store({}, d.stack());
+    } else {
+      HostMatrix c = copy_of(p_.c, number, p_.rows, p_.cols, false);
+      store(c.stack(), d.stack());
+    }
+    d.copy_back();
   }
 
  private:
+  static HostMatrix copy_of(const Stack& s, int64_t number, int64_t rows, int64_t cols,
+                            bool transposed) {
+    return {matrix_of(s, number), transposed ? cols : rows, transposed ? rows : cols};
+  }
+
   void fill_left(const Stack& a) const {
     const int64_t row_step = p_.transposes_a ? 1 : a.stride, step = p_.transposes_a ? a.stride : 1;
     host_.threads->run(p_.rows, [&](int64_t row, int) {

@@ -282,10 +282,41 @@ void set_order(Block& b) {
   for (int i = 0; i < b.size; ++i) b.place[size_t(order[size_t(i)])] = i;
 }
 
-std::map<const void*, std::unique_ptr<WatchedMemory>>& taken() {
-  static std::map<const void*, std::unique_ptr<WatchedMemory>> memory;
+struct TakenMemory {
+  TakenMemory(size_t bytes, bool is_pinned) : memory(bytes), pinned(is_pinned) {}
+  WatchedMemory memory;
+  const bool pinned;  // the host's, which the device reads too
+};
+
+std::map<const void*, std::unique_ptr<TakenMemory>>& taken() {
+  static std::map<const void*, std::unique_ptr<TakenMemory>> memory;
   return memory;
 }
+
+bool closed_to_host = false;
+
+void* take(size_t bytes, bool pinned) {
+  auto taken_now = std::make_unique<TakenMemory>(bytes, pinned);
+  void* data = taken_now->memory.data();
+  if (closed_to_host && !pinned) taken_now->memory.allow_access(false);
+  taken()[data] = std::move(taken_now);
+  return data;
+}
+
+// While one lives, the device works: its memory is open, closed to the host or not.
+class DeviceWork {
+ public:
+  DeviceWork() { allow(true); }
+  ~DeviceWork() { allow(false); }
+  DeviceWork(const DeviceWork&) = delete;
+
+ private:
+  static void allow(bool access) {
+    if (!closed_to_host) return;
+    for (const auto& [data, all] : taken())
+      if (!all->pinned) all->memory.allow_access(access);
+  }
+};
 
 // Copies between pinned and device memory that wait for the device: until the next thing that it
 // does, so that a host which writes pinned memory too early is seen in the numbers.
@@ -311,9 +342,9 @@ void run_queued() {
 // "" if nobody wrote next to shared or device memory.
 std::string overrun(const WatchedMemory& shared) {
   if (!shared.intact()) return "a write beside shared memory";
-  for (const auto& [data, memory] : taken())
-    if (!memory->intact())
-      return "a write beside device memory of " + std::to_string(memory->bytes()) + " bytes";
+  for (const auto& [data, all] : taken())
+    if (!all->memory.intact())
+      return "a write beside device memory of " + std::to_string(all->memory.bytes()) + " bytes";
   return "";
 }
 
@@ -387,7 +418,14 @@ int64_t num_launches() {
   return launches;
 }
 
+void close_to_host(bool closed) {
+  closed_to_host = closed;
+  for (const auto& [data, all] : taken())
+    if (!all->pinned) all->memory.allow_access(!closed);
+}
+
 std::string run(const LaunchShape& shape, const std::function<void()>& body, Where where) {
+  const DeviceWork work;
   run_queued();
   ++launches;
   std::string error = shape_error(shape);
@@ -448,26 +486,25 @@ std::string emulated_chip() {
   return kWarp == 64 ? "mi300x" : "h100";
 }
 void* take(size_t bytes) {
-  auto memory = std::make_unique<emulator::WatchedMemory>(bytes);
-  void* data = memory->data();
-  emulator::taken()[data] = std::move(memory);
-  return data;
+  return emulator::take(bytes, false);
 }
 void give(void* data) {
   emulator::taken().erase(data);
 }
 std::string fill_zero(void* data, size_t bytes) {
+  const emulator::DeviceWork work;
   emulator::run_queued();
   std::memset(data, 0, bytes);
   return "";
 }
 std::string copy_bytes(void* to, const void* from, size_t bytes) {
+  const emulator::DeviceWork work;
   emulator::run_queued();
   std::memcpy(to, from, bytes);
   return "";
 }
 void* take_pinned(size_t bytes) {
-  return take(bytes);
+  return emulator::take(bytes, true);
 }
 void give_pinned(void* data) {
   give(data);
@@ -478,6 +515,7 @@ std::string queue_copy(void* to, const void* from, size_t bytes) {
   return "";
 }
 std::string wait() {
+  const emulator::DeviceWork work;
   emulator::run_queued();
   return "";
 }

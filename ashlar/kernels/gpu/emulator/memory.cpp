@@ -33,11 +33,17 @@ WatchedMemory::WatchedMemory(size_t bytes)
   std::byte* end = mapped_ + mapped_bytes_ - kPageBytes;
   data_ = end - rounded_up(bytes, kVectorBytes);
   mprotect(end, kPageBytes, PROT_NONE);
+  // Large pages, for access to all of it may change at every launch.
+  madvise(mapped_, mapped_bytes_ - kPageBytes, MADV_HUGEPAGE);
   poison();
 }
 
 WatchedMemory::~WatchedMemory() {
   munmap(mapped_, mapped_bytes_);
+}
+
+void WatchedMemory::allow_access(bool allowed) {
+  mprotect(mapped_, mapped_bytes_ - kPageBytes, allowed ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 std::byte* WatchedMemory::border_begin() const {

@@ -19,6 +19,7 @@ class WatchedMemory {
   size_t bytes() const { return bytes_; }
   void poison();  // as at the beginning
   bool intact() const;
+  void allow_access(bool allowed);  // to any of it, poisoned borders too
 
  private:
   std::byte* border_begin() const;  // of the watched bytes before the start

@@ -1,5 +1,5 @@
-// The orders in which the emulator runs threads, blocks and asynchronous copies, and what it has
-// run.  A kernel whose results depend on the order is wrong.
+// The orders in which the emulator runs threads, blocks and asynchronous copies, what it has run,
+// and what the host may touch.  A kernel whose results depend on the order is wrong.
 #pragma once
 
 #include <cstdint>
@@ -28,5 +28,9 @@ inline constexpr EmulatorMode kModes[] = {
 inline constexpr int kNumModes = sizeof kModes / sizeof kModes[0];
 
 int64_t num_launches();  // of kernels, so far
+
+// Closes the memory of the device to the host, as a card's is, or opens it again.  While it is
+// closed, code of the host that reads or writes it outside of launches and copies ends by SIGSEGV.
+void close_to_host(bool closed);
 
 }  // namespace ashlar::device::emulator
