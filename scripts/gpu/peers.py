@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """The peers of Ashlar's ops and steps on one card: PyTorch, compiled where that helps.
 
-    peers.py SHAPES SECONDS
+    peers.py SHAPES SECONDS [--device cpu]
 
-Prints a JSON object a line: the name that `gpu_tool bench` gives the same op, behind a comma whose it is, and the value in
-the same unit.  The order is that of the file, from which an op takes all its sizes; what does not run says why.  Backward
-passes of attention are the deterministic ones, as Ashlar's are.  Exit code 3: no card; 4: no PyTorch.
+Needs torch and, for whole steps, transformers from 5.13 on; installs nothing.  With --device cpu it computes on the CPU,
+to try it with small sizes (shapes-small.txt): what PyTorch has for GPUs alone then says so.  Prints a JSON object a line:
+the name that `gpu_tool bench` gives the same op, behind a comma whose it is, and the value in the same unit.  The order
+is that of the file, from which an op takes all its sizes; what does not run says why.  Backward passes of attention are
+the deterministic ones, as Ashlar's are.  Exit code 3: no card; 4: no PyTorch.
 """
+import argparse
 import json
 import re
 import statistics
@@ -20,19 +23,25 @@ def say(**record):
     print(json.dumps(record, separators=(",", ":")), flush=True)
 
 
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("shapes")
+parser.add_argument("seconds", type=float)
+parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+options = parser.parse_args()
+DEVICE = options.device
+
 try:
     import torch
     import torch.nn.functional as F
-    from torch import nn
     from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError as error:
     say(name="peers", text=f"no PyTorch: {error}")
     sys.exit(4)
-if not torch.cuda.is_available():
+if DEVICE == "cuda" and not torch.cuda.is_available():
     say(name="peers", text="no card that PyTorch knows")
     sys.exit(3)
 
-DEVICE = "cuda"
+synchronize = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
 torch.manual_seed(1)
 torch._dynamo.config.automatic_dynamic_shapes = False  # one shape, one program
 torch._functorch.config.donated_buffer = False  # a backward pass is run again and again
@@ -45,11 +54,11 @@ def noise(*shape, dtype=torch.bfloat16, grad=False):
 def seconds(run):
     """Median of five groups of runs, as gpu_tool takes it."""
     def group(runs):
-        torch.cuda.synchronize()
+        synchronize()
         begin = time.perf_counter()
         for _ in range(runs):
             run()
-        torch.cuda.synchronize()
+        synchronize()
         return (time.perf_counter() - begin) / runs
     group(2)
     runs = max(1, min(100, int(10e-3 / group(1))))
@@ -176,21 +185,21 @@ def train(name, parameters, loss_of, classes, batch, length):
     value(f"{name} step, PyTorch", batch * length, step)
 
 
+def sizes_of_model(keys, **others):
+    """The keys of a recipe's model, which have the names of transformers."""
+    return others | {key.removeprefix("model."): number for key, number in keys.items() if key.startswith("model.")}
+
+
 def llama(name, keys):
-    """A decoder of Llama's kind with a tied head; each block and the head compiled."""
+    """A decoder of Llama's kind with a tied head."""
     from transformers import LlamaConfig, LlamaForCausalLM
-    heads = keys["model.num_attention_heads"]
-    config = LlamaConfig(
-        vocab_size=keys["model.vocab_size"], hidden_size=keys["model.hidden_size"], num_attention_heads=heads,
-        intermediate_size=keys["model.intermediate_size"], num_hidden_layers=keys["model.num_hidden_layers"],
-        num_key_value_heads=8, head_dim=128, tie_word_embeddings=True)
+    config = LlamaConfig(**sizes_of_model(keys, num_key_value_heads=8, head_dim=128), tie_word_embeddings=True)
     causal_model(name, LlamaForCausalLM(config), config, keys, dtype=torch.float32)
 
 
 def zaya(name, keys):
     from transformers import ZayaConfig, ZayaForCausalLM
-    layers = keys["model.num_hidden_layers"]
-    config = ZayaConfig(num_hidden_layers=layers, layer_types=["hybrid"] * layers)
+    config = ZayaConfig(**sizes_of_model(keys), layer_types=["hybrid"] * keys["model.num_hidden_layers"])
     # Weights of experts go to grouped_mm as they are, which autocast does not reach: bf16.
     causal_model(name, ZayaForCausalLM(config), config, keys, dtype=torch.bfloat16)
 
@@ -229,4 +238,4 @@ def main(path, most_seconds):
         torch.cuda.empty_cache()
 
 
-main(sys.argv[1], float(sys.argv[2]))
+main(options.shapes, options.seconds)
