@@ -2,8 +2,8 @@
 # What a GPU shows in the minutes in which it is at hand.  Three windows, each one command and complete by itself:
 #
 #   scripts/gpu_window.sh correctness [SECONDS]   ops, bits, training, resume (360 s)
-#   scripts/gpu_window.sh sanitizers [SECONDS]    compute-sanitizer, planted faults as its controls, losses (540 s)
-#   scripts/gpu_window.sh benches [SECONDS]       ops and steps, in turns with PyTorch on the same card (540 s)
+#   scripts/gpu_window.sh sanitizers [SECONDS]    golden models, losses; compute-sanitizer, planted faults as controls (540 s)
+#   scripts/gpu_window.sh benches [SECONDS]       ops and steps, in turns with PyTorch on the same card; counters (540 s)
 #   scripts/gpu_window.sh lines WINDOW            the lines of its report: name, bar, unit
 #   scripts/gpu_window.sh table FILE...           the table of a report that an earlier window wrote
 #
@@ -13,7 +13,7 @@
 #   PACKAGE=DIR   the programs: what scripts/gpu_package.sh made (build/gpu_package), unpacked from DIR.tar.gz where DIR
 #                 is not there; or `emulator`: those of build/release, on small sizes, to try this script
 #   OUT=DIR       the report: WINDOW.jsonl, a record a line as it is measured, and WINDOW.log (runs/gpu_window)
-#   PEERS, SANITIZER   commands in place of scripts/gpu/peers.py and compute-sanitizer
+#   PEERS, SANITIZER, NCU   commands in place of scripts/gpu/peers.py, compute-sanitizer and ncu
 #
 # Exit code: 0 every line passes; 1 one is low, or a part failed; 3 neither, but something did not run.
 set -u
@@ -23,6 +23,7 @@ shapes=scripts/gpu/shapes.txt repeats=50 steps=50 resume_steps=400 long_steps=20
 keys=(train.eval_every=0 health.max_norm_ratio=1e9 health.max_loss_rise=1e9)
 if [ "$package" = emulator ]; then
   test=${BUILD:-build/release}/gpu_32_test tool=${BUILD:-build/release}/gpu_32_tool ashlar=${BUILD:-build/release}/ashlar_emulator_32
+  golden=${BUILD:-build/release}/gpu_train_32_test
   shapes=scripts/gpu/shapes-small.txt repeats=2 steps=4 resume_steps=40 long_steps=4
   keys+=(model.{hidden_size=64,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,head_dim=16}
     model.{intermediate_size=96,vocab_size=320} data.sequence_length=64 train.{micro_batch,global_batch}=2)
@@ -31,10 +32,13 @@ else
   if [ ! -d "$package" ] && [ -f "$package.tar.gz" ]; then
     tar -C "$(dirname "$package")" -xzf "$package.tar.gz" || exit 2
   fi
-  test=$package/gpu_test tool=$package/gpu_tool ashlar=$package/ashlar
+  test=$package/gpu_test tool=$package/gpu_tool ashlar=$package/ashlar golden=$package/gpu_golden
   export ASHLAR_GPU_CHECKSUMS=$package/checksums.txt
 fi
 tools=(racecheck memcheck initcheck synccheck)
+# Of Nsight Compute: duration, traffic of the card's memory, busy tensor pipes, achieved occupancy.
+counted=gpu__time_duration.sum,dram__bytes.sum,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed
+counted+=,sm__warps_active.avg.pct_of_peak_sustained_active
 
 # ---- The lines of a report: name|bar|unit.  A line without a value, or of a part that failed, did not run.
 lines_of() {
@@ -45,7 +49,9 @@ lines_of() {
         'training: steps that differ in two runs|<= 0|steps' 'training: weights that differ in two runs|<= 0|tensors' \
         'resume: steps that differ from a run in one go|<= 0|steps' ;;
     sanitizers)
-      printf '%s\n' 'losses, fp32: largest difference in the first 50 steps|<= 1e-4|of the loss' \
+      printf '%s\n' 'golden models: families that ran|>= 5|models' 'golden models: families that fail|<= 0|models' \
+        'golden models: largest difference of losses|<= 1e-4|of the loss' \
+        'losses, fp32: largest difference in the first 50 steps|<= 1e-4|of the loss' \
         'losses, fp32: difference at the end|<= 2e-3|of the loss' \
         'losses, bf16: difference beyond that of two instruction sets|<= 1e-3|nats'
       for name in "${tools[@]}"; do
@@ -64,7 +70,8 @@ lines_of() {
            $1 == "rms_norm" || $1 == "swiglu" { print $2 " forward|>= 1|of the peer"; print $2 " backward|>= 1|of the peer" }
            $1 == "cross_entropy" || $1 == "adamw" || $1 == "newton_schulz" { print $2 "|>= 1|of the peer" }
            $1 == "step" { print $2 " step|>= " $5 "|of the peer"; print $2 " MFU|>= " $4 "|of 989 TFLOP/s"
-                          print $2 " first step|<= " $6 "|s" }' "$shapes" ;;
+                          print $2 " first step|<= " $6 "|s" }' "$shapes"
+      echo 'counters: kernels with all numbers|>= 5|kernels' ;;
     *) return 2 ;;
   esac
 }
@@ -83,6 +90,11 @@ table() { # FILE...: prints it, and returns the exit code of this script
     {
       part = text_after("part"); key = text_after("name")
       if (key == "verdict") { ended[++parts] = "part " part ": " text_after("text"); next }
+      if (key ~ /^kernel [0-9]+$/) {
+        counters = counters "| " text_after("kernel") " | " number_after("us") " | " number_after("dram_gb_s") " | " \
+          number_after("tensor_percent") " | " number_after("occupancy_percent") " |\n"
+        next
+      }
       if (!/"value":/) { facts = facts "\n" key ": " text_after("text"); next }
       value = number_after("value")
       if (part == "peers") {
@@ -105,6 +117,10 @@ table() { # FILE...: prints it, and returns the exit code of this script
         if (verdict == "low") low = 1
         if (verdict == "not run") open = 1
         print "| " key " | " bar[i] " " unit[i] " | " value " | " verdict " |"
+      }
+      if (counters) {
+        print "\n| kernel | us | GB/s of DRAM | tensor pipe busy, % | occupancy, % |\n|---|---|---|---|---|"
+        printf "%s", counters
       }
       print ""
       for (i = 1; i <= parts; ++i) {
@@ -132,7 +148,8 @@ report=$out/$window.jsonl log=$out/$window.log work=$(mktemp -d)
 declare -A ended=()
 trap 'rm -rf "$work"' EXIT
 
-# ---- Parts.  A part is a function that prints records; 3: no device, 4: a program is missing, 124: out of time.
+# ---- Parts.  A part is a function that prints records; 3: no device, 4: a program is missing, 5: not permitted,
+# 124: out of time.
 say() { printf '{"name":"%s","value":%s}\n' "$1" "$2"; }
 fact() { printf '{"name":"%s","text":"%s"}\n' "$1" "$(tr -d '"\\\r' <<<"${2:-none}" | tr '\n\t' '; ' | cut -c1-300 | sed 's/[; ]*$//')"; }
 left() { echo $((until - SECONDS > 1 ? until - SECONDS : 1)); }
@@ -154,7 +171,7 @@ part() { # NAME SECONDS [PART THAT IT NEEDS]...
         case $line in '{"'*) record "$line" ;; *) printf '%s\n' "$line" >>"$log" ;; esac
       done
       case ${PIPESTATUS[0]} in
-        0) verdict=ok ;; 3) verdict='no device' ;; 4) verdict='not found' ;; 124 | 137) verdict='out of time' ;; *) verdict=failed ;;
+        0) verdict=ok ;; 3) verdict='no device' ;; 4) verdict='not found' ;; 5) verdict='not permitted' ;; 124 | 137) verdict='out of time' ;; *) verdict=failed ;;
       esac
       ended[$part]=$verdict
     fi
@@ -174,14 +191,15 @@ part_probe() {
   run "$tool" device
 }
 
-# Runs the tests of ops; `ran` and `bad` are how many ran and how many failed.
-run_tests() { # [REPEATS]
+# Runs tests; `ran` and `bad` are how many ran and how many failed.
+run_program() { # PROGRAM FILTER
   local code=0
-  ASHLAR_GPU_REPEATS=${1:-1} run "$test" --gtest_filter="$filter" --gtest_output="xml:$work/tests.xml" --gtest_brief=1 1>&2 || code=$?
+  run "$1" --gtest_filter="$2" --gtest_output="xml:$work/tests.xml" --gtest_brief=1 1>&2 || code=$?
   [ "$code" -le 1 ] || return "$code"
   read -r ran bad <<<"$(awk '/<testcase .*result="completed"/ { ++ran; counted = 0 }
     /<failure / && !counted { ++bad; counted = 1 } END { print ran + 0, bad + 0 }' "$work/tests.xml")"
 }
+run_tests() { ASHLAR_GPU_REPEATS=${1:-1} run_program "$test" "$filter"; } # [REPEATS]
 
 part_ops() {
   run_tests || return
@@ -243,6 +261,16 @@ part_resume() { # killed as soon as its first save is there
   [ "$(losses killed | wc -l)" -lt "$resume_steps" ] || { echo 'the run ended before it was killed' >&2; return 1; }
   run "${command[@]}" 1>&2 || return
   say 'resume: steps that differ from a run in one go' "$(differing straight killed)"
+}
+
+part_golden() { # models that transformers saved: its losses, and the gradients of the CPU
+  [ -x "$golden" ] || { fact missing "$golden"; return 4; }
+  ASHLAR_FIXTURES=tests/fixtures run_program "$golden" '*GpuGolden*' || return
+  say 'golden models: families that ran' "$ran"
+  say 'golden models: families that fail' "$bad"
+  say 'golden models: largest difference of losses' "$(sed -nE 's/.*name="loss_difference" value="([^"]*)".*/\1/p' "$work/tests.xml" |
+    sort -g | tail -n 1)"
+  [ "$bad" -eq 0 ] && [ "$ran" -gt 0 ]
 }
 
 # Largest relative difference of losses in steps up to LAST, and that of the last step.
@@ -347,6 +375,21 @@ part_peers() {
   # shellcheck disable=SC2086
   run $command "$shapes" $(($(left) - 3))
 }
+# Counters of the kernels that take longest when each op of the file runs once.  5: the driver keeps counters for root.
+part_counters() {
+  local code=0
+  ncu=${NCU:-$(command -v ncu)}
+  [ -n "$ncu" ] || return 4
+  run "$ncu" --csv --print-units base --clock-control none --metrics "$counted" \
+    "$tool" once "$shapes" $(($(left) - 3)) >"$work/counters.csv" 2>&1 || code=$?
+  grep -v '^["{]' "$work/counters.csv" | tail -n 5 >&2
+  ! grep -q ERR_NVGPUCTRPERM "$work/counters.csv" || return 5
+  grep '^{' "$work/counters.csv"   # ops that were left out
+  awk -v most=5 -f scripts/gpu/counters.awk "$work/counters.csv" >"$work/counters"
+  cat "$work/counters"
+  [ "$code" -eq 0 ] || return "$code"
+  say 'counters: kernels with all numbers' "$(wc -l <"$work/counters")"
+}
 
 part probe 40
 case $window in
@@ -358,6 +401,7 @@ case $window in
     part resume 90 training
     part busy 90 bits ;;
   sanitizers)
+    part golden 60 probe
     part data 20 probe
     part controls 120 probe
     part losses 180 data
@@ -367,7 +411,8 @@ case $window in
     part peers 200 probe
     part own_again 90 own
     part data 20 probe
-    part steps 150 data ;;
+    part steps 150 data
+    part counters 60 own ;;
 esac
 echo
 [ "$package" != emulator ] || echo 'On the emulator: this tries the script and says nothing about a card.'

@@ -5,6 +5,7 @@
 //                          good-blocks and good-tile have none
 //   bench SHAPES SECONDS   {"name":...,"value":...,"unit":...} for the ops and sizes of a file
 //                          (scripts/gpu/shapes.txt has its format)
+//   once SHAPES SECONDS    runs each of these ops once, for a profiler around this program
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -250,7 +251,21 @@ double seconds_of(const std::function<void()>& op) {
   return seconds[seconds.size() / 2];
 }
 
-void bench_case(const DeviceSpec& spec, OpsOf ops_of, const std::string& name, const Sizes& sizes) {
+using UseOfOp = void (*)(const TimedOp&);
+
+void time_op(const TimedOp& op) {
+  fmt::print("{{\"name\":\"{}\",\"value\":{:.5g},\"unit\":\"{}\"}}\n", op.name,
+             op.work / seconds_of(op.run), op.unit);
+  std::fflush(stdout);
+}
+
+void run_once(const TimedOp& op) {
+  op.run();
+  check(device::wait());
+}
+
+void bench_case(const DeviceSpec& spec, OpsOf ops_of, const std::string& name, const Sizes& sizes,
+                UseOfOp use) {
   Threads threads(1);
   Context context;
   context.ops = &gpu::kOps;
@@ -271,15 +286,11 @@ void bench_case(const DeviceSpec& spec, OpsOf ops_of, const std::string& name, c
   context.device = Device::kGpu;
   context.workspace = &workspace;
   BenchPlace place(allocator, context);
-  for (const TimedOp& op : ops_of(place, name, sizes)) {
-    fmt::print("{{\"name\":\"{}\",\"value\":{:.5g},\"unit\":\"{}\"}}\n", op.name,
-               op.work / seconds_of(op.run), op.unit);
-    std::fflush(stdout);
-  }
+  for (const TimedOp& op : ops_of(place, name, sizes)) use(op);
 }
 
 // An op that does not run, because GPUs lack it or the card has no room, is a record.
-void bench(const std::string& path, double seconds) {
+void bench(const std::string& path, double seconds, UseOfOp use) {
   const Clock::time_point begin = Clock::now();
   const DeviceSpec spec = gpu::find_gpu();
   std::ifstream file(path);
@@ -289,11 +300,12 @@ void bench(const std::string& path, double seconds) {
     std::string kind, name;
     words >> kind >> name;
     const auto found = kBenches.find(kind);
-    if (found == kBenches.end() || seconds_since(begin) > seconds) continue;
+    if (found == kBenches.end()) continue;
     Sizes sizes;
     for (int64_t size = 0; words >> size;) sizes.push_back(size);
     try {
-      bench_case(spec, found->second, name, sizes);
+      ASHLAR_REQUIRE(seconds_since(begin) <= seconds, kDevice, "no time left");
+      bench_case(spec, found->second, name, sizes, use);
     } catch (const Error& error) {
       fmt::print("{{\"name\":\"{}\",\"text\":\"{}\"}}\n", name, error.what());
     }
@@ -369,15 +381,16 @@ int run_tool(std::span<char*> arguments) {
   const std::string_view command = arguments.size() > 1 ? arguments[1] : "";
   ASHLAR_REQUIRE((command == "device" && arguments.size() == 2) ||
                      (command == "fault" && arguments.size() == 3) ||
-                     (command == "bench" && arguments.size() == 4),
-                 kConfig, "expected device, fault NAME, or bench SHAPES SECONDS");
+                     ((command == "bench" || command == "once") && arguments.size() == 4),
+                 kConfig, "expected device, fault NAME, or bench or once SHAPES SECONDS");
   if (const std::string reason = missing(); !reason.empty()) {
     fmt::print("{{\"name\":\"device\",\"text\":\"{}\"}}\n", reason);
     return kernels::kNoDevice;
   }
   if (command == "fault") return run_fault(arguments[2]);
-  if (command == "bench")
-    kernels::bench(arguments[2], std::stod(arguments[3]));
+  if (command == "bench" || command == "once")
+    kernels::bench(arguments[2], std::stod(arguments[3]),
+                   command == "bench" ? kernels::time_op : kernels::run_once);
   else
     fmt::print("{{\"name\":\"device\",\"text\":\"{}\"}}\n", description());
   return 0;
