@@ -7,18 +7,20 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ashlar/core/device_spec.h"
+#include "ashlar/core/function_ref.h"
+#include "ashlar/core/log.h"
+#include "ashlar/kernels/context.h"
 #include "ashlar/tensor/allocator.h"
 #include "ashlar/tensor/tensor.h"
 #include "ashlar/tensor/trace.h"
 
 namespace ashlar::kernels {
-
-struct Ops;  // ops.h
 
 namespace gpu {
 
@@ -28,6 +30,34 @@ extern const Ops kOps;  // functions that GPUs lack raise kDevice, on meta too
 // Errors   kDevice, with the remedy: this build has no kernels for GPUs, there is no GPU, its
 //          driver is too old, no kernel is compiled for its architecture, a library is missing.
 DeviceSpec find_gpu();
+
+// How a device is chosen: by a key of a recipe or by a flag.
+struct GpuChoice {
+  std::string_view option;      // "train.device"
+  std::string_view choose_cpu;  // "train.device=cpu"
+  bool asked = false;           // for a GPU, and for nothing else; false: one computes if it can
+  std::string problem;          // why no GPU does the work, whatever GPU it is; "": one may
+};
+// The GPU that the choice means in this process; absent: the CPU.
+// require_functions: plans the work on meta for that GPU, which calls every function of it.
+// log: told which device, if the choice leaves it open and there is a GPU.
+// Errors   kConfig if a GPU is asked for what none does; kDevice if it is asked for and not there,
+//          or lacks functions.
+std::optional<DeviceSpec> choose_gpu(const GpuChoice& choice,
+                                     function_ref<void(const DeviceSpec&)> require_functions,
+                                     Log& log);
+
+// The type of products that `auto` means on a GPU.
+inline constexpr DType kAutoCompute = DType::kBF16;
+
+// Attention splits the keys of at most this many queries, for which it may take more workspace than
+// for more queries.
+inline constexpr int64_t kFewQueries = 64;
+
+// kMemory, with the table, if the GPU has no room for the memory that is planned.
+// what: the subject of the message ("the run"); remedy: how to need less.
+void require_room(const MemoryCounts& planned, const DeviceSpec& gpu, std::string_view what,
+                  std::string_view remedy);
 
 // Flop/s of products of F32 or BF16 by the data sheet of the chip; NaN: unknown.
 double peak_of(const DeviceSpec& gpu, DType compute);
@@ -110,5 +140,35 @@ class EventClock final : public DeviceClock {
   size_t num_marks_ = 0;
 };
 
+// The memory of a run: as much of the GPU's as its plan says, and pinned memory of the host.  It
+// outlives everything that computes in it.
+class GpuMemory {
+ public:
+  explicit GpuMemory(int64_t device_bytes);
+  Allocator& device() { return device_; }
+  Allocator& pinned() { return pinned_; }
+  Stream& stream() { return stream_; }
+
+ private:
+  Reservation reservation_;
+  Allocator device_;
+  PinnedMemory pinned_memory_;
+  Allocator pinned_;
+  Stream stream_;
+};
+
 }  // namespace gpu
+
+// The members of a Context that depend on what computes: the CPU or a GPU.
+struct ComputeDevice {
+  const Ops* ops = &cpu::kOps;
+  const DeviceSpec* spec = nullptr;  // of a GPU; null: the CPU
+  gpu::Stream* stream = nullptr;     // of a GPU, except on meta
+
+  static ComputeDevice gpu(const DeviceSpec& spec, gpu::Stream* stream = nullptr) {
+    return {&gpu::kOps, &spec, stream};
+  }
+  int64_t align() const { return spec ? kGpuAlign : kHostAlign; }  // of its memory
+};
+
 }  // namespace ashlar::kernels

@@ -1,6 +1,5 @@
 #include "ashlar/train/compute_device.h"
 
-#include "ashlar/core/error.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/train/plan.h"
 
@@ -24,36 +23,18 @@ void require_functions(const Recipe& recipe, const DeviceSpec& spec) {
 }  // namespace
 
 DType compute_on_gpu(Precision precision) {
-  return precision == Precision::kAuto ? DType::kBF16 : nn::resolve_precision(precision);
+  return precision == Precision::kAuto ? kernels::gpu::kAutoCompute
+                                       : nn::resolve_precision(precision);
 }
 
 std::optional<DeviceSpec> choose_gpu(const Recipe& recipe, int num_ranks, Log& log) {
   if (recipe.train.device == TrainDevice::kCpu) return std::nullopt;
-  const bool asked = recipe.train.device == TrainDevice::kGpu;
-  const std::string problem = recipe_problem(recipe, num_ranks);
-  ASHLAR_REQUIRE(!asked || problem.empty(), kConfig,
-                 "train.device is gpu, but {}; choose train.device=cpu", problem);
-  std::optional<DeviceSpec> spec;
-  try {
-    spec = kernels::gpu::find_gpu();
-    if (problem.empty()) require_functions(recipe, *spec);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kDevice) throw;
-    ASHLAR_REQUIRE(!asked, kDevice, "train.device is gpu, but {}; or choose train.device=cpu",
-                   error.what());
-    if (spec) log.info("train.device is auto: the CPU, for {}", error.what());
-    return std::nullopt;
-  }
-  if (!asked)
-    log.info("train.device is auto: {}",
-             problem.empty() ? spec->name : fmt::format("the CPU, for {}", problem));
-  return problem.empty() ? spec : std::nullopt;
+  return kernels::gpu::choose_gpu(
+      {.option = "train.device",
+       .choose_cpu = "train.device=cpu",
+       .asked = recipe.train.device == TrainDevice::kGpu,
+       .problem = recipe_problem(recipe, num_ranks)},
+      [&](const DeviceSpec& spec) { require_functions(recipe, spec); }, log);
 }
-
-GpuMemory::GpuMemory(int64_t device_bytes)
-    : reservation_(device_bytes),
-      device_(reservation_),
-      pinned_(pinned_memory_),
-      stream_(pinned_) {}
 
 }  // namespace ashlar::train

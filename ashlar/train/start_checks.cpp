@@ -138,15 +138,7 @@ RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files,
 }
 
 void require_gpu_memory(const RunPlan& plan, const DeviceSpec& spec) {
-  const int64_t bytes = plan.memory.total.peak_bytes;
-  if (bytes + spec.reserved_bytes <= spec.memory_bytes) return;
-  throw Error(
-      ErrorKind::kMemory,
-      fmt::format("the run takes {} on {}, which has {}, of which {} are left to its driver "
-                  "and libraries; {}",
-                  format_bytes(bytes), spec.name, format_bytes(spec.memory_bytes),
-                  format_bytes(spec.reserved_bytes), kLessMemory),
-      table_of(plan.memory));
+  kernels::gpu::require_room(plan.memory, spec, "the run", kLessMemory);
 }
 
 int64_t saved_bytes(const Trainer& trainer) {

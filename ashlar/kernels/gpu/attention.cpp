@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "ashlar/kernels/gpu.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/ops.h"
 
@@ -75,7 +76,7 @@ void put_most_work_first(TileLists& lists) {
 
 // A few queries, as in decoding, make too few tiles to fill a device.  Several blocks then share
 // the keys of a tile, and a second launch merges their results.
-constexpr int64_t kFewQueries = 64, kKeysOfPart = 256, kMostParts = 32;
+constexpr int64_t kKeysOfPart = 256, kMostParts = 32;
 
 int64_t num_parts(int64_t num_queries, int64_t key_rows) {
   if (num_queries > kFewQueries) return 1;

@@ -172,4 +172,10 @@ std::vector<double> EventClock::read() {
   return moments;
 }
 
+GpuMemory::GpuMemory(int64_t device_bytes)
+    : reservation_(device_bytes),
+      device_(reservation_),
+      pinned_(pinned_memory_),
+      stream_(pinned_) {}
+
 }  // namespace ashlar::kernels::gpu
