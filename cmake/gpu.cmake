@@ -27,6 +27,7 @@ ashlar_unity(ashlar_gpu)
 ashlar_embed(ashlar_gpu ashlar::kernels::gpu::blas shipped ashlar/kernels/gpu/blas/cublaslt.txt)
 add_library(gpu_device STATIC)
 target_link_libraries(ashlar_gpu PUBLIC ashlar_kernels gpu_device ${CMAKE_DL_LIBS})
+target_link_libraries(ashlar_eval PUBLIC ashlar_gpu)
 target_link_libraries(ashlar_train PUBLIC ashlar_gpu)
 
 # The kernels and the emulator for one size of a warp, as object files.  With RACES they are for
@@ -103,6 +104,15 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   ashlar_test_program(gpu_train_tests)
   target_compile_definitions(gpu_train_tests PRIVATE ASHLAR_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
   target_link_libraries(gpu_train_tests PUBLIC ashlar_train GTest::gtest)
+  # Evaluating and generating on a GPU: all kernels have tests with both sizes of a warp, so one is enough.
+  file(GLOB GPU_EVAL_TESTS CONFIGURE_DEPENDS tests/eval/gpu/*_test.cpp)
+  add_library(gpu_eval_tests OBJECT ${GPU_EVAL_TESTS})
+  ashlar_test_program(gpu_eval_tests)
+  target_compile_definitions(gpu_eval_tests PRIVATE ASHLAR_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
+  target_link_libraries(gpu_eval_tests PUBLIC ashlar_eval GTest::gtest)
+  add_executable(gpu_eval_32_test)
+  target_link_libraries(gpu_eval_32_test PRIVATE gpu_eval_tests gpu_emulator_32 gpu_emulator_32_kernels GTest::gtest_main)
+  gtest_discover_tests(gpu_eval_32_test TEST_PREFIX gpu.eval.32. PROPERTIES LABELS fast TIMEOUT 120 DISCOVERY_TIMEOUT 60)
   foreach(WARP 32 64)
     add_executable(gpu_train_${WARP}_test)
     target_link_libraries(gpu_train_${WARP}_test PRIVATE gpu_train_tests gpu_emulator_${WARP}

@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/cli/command.h"
+#include "ashlar/cli/compute_flags.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/input.h"
 #include "ashlar/eval/perplexity.h"
@@ -15,12 +15,12 @@ constexpr int64_t kRows = 4;  // evaluated together
 constexpr int64_t kUsualLength = 512;
 
 struct EvalFlags {
-  std::string model, part = "validation", dtype = "auto", weights = "full";
+  std::string model, part = "validation", weights = "full";
+  eval::ComputeFlags compute;
   eval::InputSpec input;
   std::optional<int64_t> length;
   int64_t max_samples = 0;
   bool beyond_positions = false, one_sequence = false, json = false;
-  int threads = 0;
 };
 
 // The input with its length: --length, else the usual one or what the model is meant for.
@@ -69,18 +69,20 @@ int evaluate(const EvalFlags& flags, Log& log) {
                  *flags.length);
   ASHLAR_REQUIRE(flags.max_samples >= 0, kConfig, "--max-samples is {}; expected 0 (all) or more",
                  flags.max_samples);
-  const DType compute = nn::parse_precision(flags.dtype);
-  const bool int8_weights = eval::parse_int8_weights(flags.weights, compute);
+  eval::check(flags.compute);
+  const bool int8_weights =
+      eval::parse_int8_weights(flags.weights, nn::parse_precision(flags.compute.dtype));
   const auto files = posix_files();
   const auto source = eval::find_model(*files, flags.model, log);
   const eval::InputSpec spec = input_of(flags, source);
   const eval::Input input = eval::open_input(*files, source, spec);
   const int64_t length = input.source.samples.sequence_length();
   const int64_t rows = std::min(kRows, input.source.samples.size());
-  eval::Runtime runtime(
-      *files, source, compute,
-      {.max_positions = length, .max_call = rows * length, .int8_weights = int8_weights},
-      flags.threads);
+  const eval::Calls calls{
+      .max_positions = length, .max_call = rows * length, .int8_weights = int8_weights};
+  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
+  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
+                        computing.gpu);
   const eval::Perplexity result = eval::perplexity(
       runtime.ctx, runtime.allocator, runtime.model, source.resolved, input.source,
       flags.one_sequence ? eval::Counting::kOneSequence : eval::Counting::kDocumentsApart, rows,
@@ -122,11 +124,10 @@ void add_eval(CLI::App& app, CommandAction& action) {
   sub->add_flag("--any-tokenizer", input.any_tokenizer,
                 "allow data of another tokenizer than the model's");
   sub->add_option("--max-samples", flags->max_samples, "0: all")->capture_default_str();
-  sub->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
+  add_compute_flags(*sub, flags->compute);
   sub->add_option("--weights", flags->weights,
                   "full: as --dtype says; int8: 8 bits an element and a scale for each row")
       ->capture_default_str();
-  sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   sub->add_flag("--json", flags->json, "print JSON");
   sub->callback([flags, &action] { action = [flags](Log& log) { return evaluate(*flags, log); }; });
 }

@@ -7,12 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "ashlar/cli/command.h"
+#include "ashlar/cli/compute_flags.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/stream_decoder.h"
 #include "ashlar/eval/generation_config.h"
-#include "ashlar/eval/load.h"
 #include "ashlar/eval/prompts.h"
 #include "ashlar/eval/slots.h"
 #include "ashlar/nn/precision.h"
@@ -24,14 +23,14 @@ constexpr int64_t kPrefillChunk = 1024;
 constexpr std::string_view kJsonLines = ".jsonl";
 
 struct GenerateFlags {
-  std::string model, ids, prompt_file, dtype = "auto", weights = "full";
+  std::string model, ids, prompt_file, weights = "full";
+  eval::ComputeFlags compute;
   std::vector<std::string> prompts;
   int64_t num_slots = 16;
   std::optional<int64_t> max_tokens, top_k;
   std::optional<double> temperature, top_p;
   int64_t seed = int64_t(eval::SamplingSpec{}.seed);
   bool json = false, ignore_eos = false;
-  int threads = 0;
 };
 
 // The settings of the flags and, where they are not given, of the model's files.
@@ -82,6 +81,7 @@ void check(const GenerateFlags& flags) {
                  "--max-tokens is {}; expected 1 to {}", max_tokens, eval::kMaxTokens);
   ASHLAR_REQUIRE(flags.num_slots > 0, kConfig, "--slots is {}; expected 1 or more",
                  flags.num_slots);
+  eval::check(flags.compute);
   eval::validate({.temperature = flags.temperature.value_or(0),
                   .top_k = flags.top_k.value_or(0),
                   .top_p = flags.top_p.value_or(1)});
@@ -249,8 +249,8 @@ class Results {
 
 int generate(const GenerateFlags& flags, Log& log) {
   check(flags);
-  const DType compute = nn::parse_precision(flags.dtype);
-  const bool int8_weights = eval::parse_int8_weights(flags.weights, compute);
+  const bool int8_weights =
+      eval::parse_int8_weights(flags.weights, nn::parse_precision(flags.compute.dtype));
   const auto files = posix_files();
   const std::vector<eval::Prompt> prompts = read_prompts(flags, *files);
   const auto source = eval::find_model(*files, flags.model, log);
@@ -272,14 +272,15 @@ int generate(const GenerateFlags& flags, Log& log) {
   }
   say_what_holds(config, requests.front().spec, log);
   const int64_t num_slots = std::min(flags.num_slots, int64_t(requests.size()));
-  eval::Runtime runtime(*files, source, compute,
-                        {.max_positions = length,
-                         .max_call = std::min(length, kPrefillChunk),
-                         .cached = true,
-                         .num_places = num_slots,
-                         .first_tokens = first_tokens,
-                         .int8_weights = int8_weights},
-                        flags.threads);
+  const eval::Calls calls{.max_positions = length,
+                          .max_call = std::min(length, kPrefillChunk),
+                          .cached = true,
+                          .num_places = num_slots,
+                          .first_tokens = first_tokens,
+                          .int8_weights = int8_weights};
+  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
+  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
+                        computing.gpu);
   eval::warn_past_positions(source, length, log);
   eval::PromptSlots slots(
       runtime.ctx, runtime.allocator, runtime.model,
@@ -325,11 +326,10 @@ void add_generate(CLI::App& app, CommandAction& action) {
       ->capture_default_str();
   sub->add_option("--slots", flags->num_slots, "the most prompts that are continued at a time")
       ->capture_default_str();
-  sub->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
+  add_compute_flags(*sub, flags->compute);
   sub->add_option("--weights", flags->weights,
                   "full: as --dtype says; int8: 8 bits an element and a scale for each row")
       ->capture_default_str();
-  sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   sub->add_flag("--ignore-eos", flags->ignore_eos, "do not stop at an id that ends a text");
   sub->add_flag("--json", flags->json,
                 "print {\"ids\": prompt included, \"text\"} instead of streaming text; of several "

@@ -6,19 +6,17 @@
 
 #include "ashlar/checkpoint/format/safetensors.h"
 #include "ashlar/cli/ckpt.h"
-#include "ashlar/eval/load.h"
-#include "ashlar/nn/precision.h"
+#include "ashlar/cli/compute_flags.h"
 
 namespace ashlar::cli {
 namespace {
 
-std::string file_of(const Tensor& logits) {
+std::string file_of(const eval::Scores& scores) {
+  const Tensor& logits = scores.logits.tensor;
   const checkpoint::TensorSpec spec{"logits", logits.dtype, {logits.shape[0], logits.shape[1]}};
   const auto plan = checkpoint::plan_safetensors(std::span(&spec, 1), {{"format", "pt"}},
                                                  checkpoint::HeaderStyle::kPlain);
-  std::string bytes = plan.header;
-  bytes.append(reinterpret_cast<const char*>(logits.data), size_t(logits.bytes()));
-  return bytes;
+  return plan.header + logits_bytes(scores);
 }
 
 std::vector<std::string> files_of(FileSystem& files, const std::string& directory) {
@@ -42,8 +40,8 @@ nlohmann::ordered_json experts_of(const eval::Scores& scores) {
 
 void add_score(CLI::App& app, CommandAction& action) {
   struct Flags {
-    std::string model, ids, dtype = "fp32", logits;
-    int threads = 0;
+    std::string model, ids, logits;
+    eval::ComputeFlags compute{.dtype = "fp32"};
     Existing existing;
   };
   const auto flags = std::make_shared<Flags>();
@@ -52,24 +50,26 @@ void add_score(CLI::App& app, CommandAction& action) {
   score->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")
       ->required();
   score->add_option("--ids", flags->ids, "token ids, such as 3,7,1,9")->required();
-  score->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
+  add_compute_flags(*score, flags->compute);
   score->add_option("--logits", flags->logits, "write all logits to this safetensors file");
   add_force(*score, flags->existing);
-  score->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   score->callback([flags, &action] {
     action = [flags](Log& log) {
       const auto files = posix_files();
       const std::vector<int32_t> ids = parse_ids(flags->ids);
-      const DType compute = nn::parse_precision(flags->dtype);
+      eval::check(flags->compute);
       const auto source = eval::find_model(*files, flags->model, log);
       Outputs outputs(*files, {flags->logits}, files_of(*files, source.resolved), flags->existing);
       if (!flags->logits.empty()) require_outside_steps(*files, flags->logits);
       const auto length = std::max<int64_t>(1, int64_t(ids.size()));
       eval::check_ids(ids, source);
-      eval::Runtime runtime(*files, source, compute, {.max_positions = length, .max_call = length},
-                            flags->threads);
+      const eval::Calls calls{.max_positions = length, .max_call = length, .all_logits = true};
+      const eval::Computing computing =
+          eval::choose_computing(flags->compute, source.spec, calls, log);
+      eval::Runtime runtime(*files, source, computing.compute, calls, flags->compute.threads,
+                            computing.gpu);
       const eval::Scores scores = eval::score(runtime.ctx, runtime.allocator, runtime.model, ids);
-      if (!flags->logits.empty()) outputs.write(flags->logits, file_of(scores.logits.tensor));
+      if (!flags->logits.empty()) outputs.write(flags->logits, file_of(scores));
       outputs.publish();
       print_json(nlohmann::ordered_json{{"loss", scores.loss},
                                         {"logprobs", scores.logprobs},

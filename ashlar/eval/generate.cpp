@@ -1,9 +1,10 @@
 #include "ashlar/eval/generate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ashlar/kernels/copy.h"
-#include "ashlar/kernels/update.h"
+#include "ashlar/kernels/gpu.h"
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
@@ -66,12 +67,22 @@ std::span<const float> Decoder::checked_logits(int64_t num_rows, int64_t place) 
     logits = logits_in_f32_.tensor.slice(0, num_rows);
   }
   if (ctx_.meta()) return {};
-  const int64_t at = kernels::first_non_finite(ctx_, logits);
-  ASHLAR_REQUIRE(at < 0, kNumeric,
+  const std::span<const float> values = on_host(logits);
+  const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  ASHLAR_REQUIRE(bad == values.end(), kNumeric,
                  "the logits after token {} are not finite: the activations pass the range of "
                  "numbers; try --dtype fp64, or weights that are not as large",
-                 cache_.length(place + at / logits.shape[1]));
-  return logits.span<float>();
+                 cache_.length(place + (bad - values.begin()) / logits.shape[1]));
+  return values;
+}
+
+std::span<const float> Decoder::on_host(const Tensor& logits) {
+  if (logits.device == Device::kCpu) return logits.span<float>();
+  ASHLAR_ASSERT(ctx_.stream);
+  downloaded_.resize(size_t(logits.numel()));
+  const kernels::gpu::Stream::Download download{downloaded_.data(), logits.data, logits.bytes()};
+  ctx_.stream->download(std::span(&download, 1));
+  return downloaded_;
 }
 
 std::span<const float> Decoder::feed(std::span<const int32_t> ids, int64_t place) {
@@ -93,9 +104,12 @@ std::span<const float> Decoder::feed_each(std::span<const int32_t> ids) {
 
 void Decoder::count() {
   const std::vector<int32_t> ids(size_t(ids_.tensor.numel()), 0);
-  cache_.skip_to_last(max_chunk_);
-  feed(std::span(ids).first(size_t(max_chunk_)));
-  for (const int64_t places : {int64_t{1}, num_places_}) {
+  for (const int64_t tokens : {std::min(kernels::gpu::kFewQueries, max_chunk_), max_chunk_}) {
+    cache_.skip_to_last(tokens);
+    feed(std::span(ids).first(size_t(tokens)));
+  }
+  for (const int64_t places :
+       {int64_t{1}, std::min(kernels::gpu::kFewQueries, num_places_), num_places_}) {
     cache_.skip_to_last(1);
     feed_each(std::span(ids).first(size_t(places)));
   }

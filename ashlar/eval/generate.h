@@ -22,8 +22,8 @@ struct GenerateSpec {
   }
 };
 
-// Runs a model over growing sequences, each in a place of the caches (cache.h).  The logits of a
-// sequence are the same bits whatever else is in the other places.
+// Runs a model over growing sequences, each in a place of the caches (cache.h).  On a CPU the
+// logits of a sequence are the same bits whatever else is in the other places.
 //
 // Memory   caches for max_tokens of every place; activations of one chunk, and of a token of every
 //          place.  All of it is taken at once: nothing is allocated afterwards.
@@ -33,8 +33,9 @@ class Decoder {
   Decoder(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
           int64_t max_chunk = 256, int64_t num_places = 1);
 
-  // Continues the sequence of the place with `ids` and returns the logits [V] after the last, valid
-  // until the next call.  kNumeric if one is not finite.
+  // Continues the sequence of the place with `ids` and returns the logits [V] after the last, in
+  // memory of the host, valid until the next call.  kNumeric if one is not finite.  With a GPU the
+  // host waits here, once, and nowhere else.
   std::span<const float> feed(std::span<const int32_t> ids, int64_t place = 0);
   // Continues the sequence of each place [0, ids.size()) with one id, in one pass over the weights.
   // Returns their logits [ids.size(), V], as above.
@@ -58,12 +59,14 @@ class Decoder {
   const nn::Saved& lay_out(Activations& activations, Kind kind, int64_t num_tokens);
   void run(std::span<const Segment> segments, std::span<const int32_t> ids, int64_t num_logits);
   std::span<const float> checked_logits(int64_t num_rows, int64_t place);
+  std::span<const float> on_host(const Tensor& logits);
   kernels::Context ctx_;
   nn::Model& model_;
   DecodeCache cache_;
   int64_t max_chunk_, num_places_;
   Activations each_, chunk_;
   OwnedTensor ids_, logits_, logits_in_f32_;  // [.], [places, V]; the last absent if F32 already
+  std::vector<float> downloaded_;             // logits of a GPU
   kernels::Sequence sequence_;
 };
 

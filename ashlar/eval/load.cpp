@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "ashlar/core/rounding.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/generate.h"
+#include "ashlar/eval/perplexity.h"
+#include "ashlar/eval/score.h"
 #include "ashlar/kernels/int8.h"
 #include "ashlar/models/step_model.h"
 #include "ashlar/nn/init.h"
-#include "ashlar/nn/loss.h"
+#include "ashlar/nn/precision.h"
+#include "ashlar/spec/recipe.h"
 
 namespace ashlar::eval {
 
@@ -63,34 +67,69 @@ void round_weights(const kernels::Context& ctx, nn::Model& model) {
   }
 }
 
+// Runs the largest calls on meta.
+void run_calls(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
+               const Calls& calls) {
+  const int64_t T = calls.max_call;
+  if (calls.cached)
+    return Decoder(ctx, allocator, model, calls.max_positions, T, calls.num_places).count();
+  if (calls.all_logits) {
+    score(ctx, allocator, model, std::vector<int32_t>(size_t(T), 0));
+    return;
+  }
+  std::vector<Segment> documents;
+  for (int64_t row = 0; row < T; row += calls.max_positions)
+    documents.push_back({row, std::min(calls.max_positions, T - row), 0, row});
+  TokenLosses(allocator, model, T).run(ctx, {.ids = {}, .targets = {}, .segments = documents}, {});
+}
+
 }  // namespace
 
-Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads) {
-  Allocator allocator(Device::kMeta);
+Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads,
+                    const kernels::ComputeDevice& on) {
+  Allocator allocator(Device::kMeta, INT64_MAX, on.align());
   Threads threads(num_threads);  // kernels with scratch of each thread take it on meta too
-  Arena workspace(Device::kMeta), saved_arena(Device::kMeta);
-  const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
+  Arena workspace(Device::kMeta);
+  const kernels::Context ctx{.device = Device::kMeta,
+                             .ops = on.ops,
+                             .threads = &threads,
+                             .workspace = &workspace,
+                             .spec = on.spec};
   nn::Model model(ctx, allocator, spec, compute, calls.max_positions, {.training = false});
   if (calls.int8_weights) round_weights(ctx, model);
-  const int64_t T = calls.max_call;
-  if (calls.cached) {
-    Decoder decoder(ctx, allocator, model, calls.max_positions, T, calls.num_places);
-    decoder.count();
-  } else {
-    const nn::Saved saved =
-        nn::Saved::make(saved_arena, model.weights(), model.types(), T, 1, nn::Keep::kNothing);
-    const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-    const OwnedTensor loss = make_tensor(allocator, model.types().wide, {T}, Tag::kInput);
-    std::vector<Segment> documents;
-    for (int64_t row = 0; row < T; row += calls.max_positions)
-      documents.push_back({row, std::min(calls.max_positions, T - row), 0, row});
-    nn::LocalExchange exchange;
-    const kernels::Sequence sequence(std::move(documents));
-    forward(ctx, model.call(exchange.exchanges(), sequence, ids.tensor), saved);
-    head_loss(ctx, model, saved.final_TH, ids.tensor, loss.tensor);
-  }
-  return {workspace.peak_bytes(),
-          allocator.counts().total.peak_bytes + saved_arena.peak_bytes() + workspace.peak_bytes()};
+  run_calls(ctx, allocator, model, calls);
+  Footprint counted{workspace.peak_bytes(), allocator.counts()};
+  // The workspace is there all the time, and the rest until the last call ends.
+  const int64_t bytes = round_up(counted.workspace_bytes, on.align());
+  counted.memory.tags[size_t(Tag::kWorkspace)].peak_bytes += bytes;
+  counted.memory.total.peak_bytes += bytes;
+  for (MemoryCount& count : counted.memory.tags) count.current_bytes = count.peak_bytes;
+  counted.memory.total.current_bytes = counted.memory.total.peak_bytes;
+  return counted;
+}
+
+void check(const ComputeFlags& flags) {
+  ASHLAR_REQUIRE(std::ranges::count(kTrainDeviceNames, flags.device) == 1, kConfig,
+                 "--device is {}; expected auto, cpu or gpu", flags.device);
+  nn::parse_precision(flags.dtype);
+}
+
+Computing choose_computing(const ComputeFlags& flags, const ModelSpec& spec, const Calls& calls,
+                           Log& log) {
+  const bool is_open = flags.dtype == "auto";
+  const DType on_cpu = nn::parse_precision(flags.dtype);
+  if (flags.device == "cpu") return {{}, on_cpu};
+  const DType on_gpu = is_open ? kernels::gpu::kAutoCompute : on_cpu;
+  std::optional<DeviceSpec> gpu = kernels::gpu::choose_gpu(
+      {.option = "--device",
+       .choose_cpu = "--device cpu",
+       .asked = flags.device == "gpu",
+       .problem = on_gpu == DType::kF64 ? "--dtype is fp64, which GPUs do not compute here" : ""},
+      [&](const DeviceSpec& found) {
+        footprint(spec, on_gpu, calls, 1, kernels::ComputeDevice::gpu(found));
+      },
+      log);
+  return {gpu, gpu ? on_gpu : on_cpu};
 }
 
 bool parse_int8_weights(const std::string& weights, DType compute) {
@@ -103,27 +142,45 @@ bool parse_int8_weights(const std::string& weights, DType compute) {
 
 namespace {
 
-int64_t checked_workspace_bytes(const ModelSource& source, DType compute, const Calls& calls,
-                                int num_threads) {
-  const Footprint needed = footprint(source.spec, compute, calls, num_threads);
-  const int64_t there = machine_memory_bytes();
-  ASHLAR_REQUIRE(needed.total_bytes <= there, kMemory,
-                 "{}: the model with room for {} tokens needs {}; this machine has {} of memory; "
-                 "ask for fewer tokens, or take a larger machine",
-                 source.path, format_thousands(calls.max_positions),
-                 format_bytes(needed.total_bytes), format_bytes(there));
-  return needed.workspace_bytes;
+Footprint accepted_footprint(const ModelSource& source, DType compute, const Calls& calls,
+                             int num_threads, const std::optional<DeviceSpec>& gpu) {
+  const std::string what = fmt::format("{}: the model with room for {} tokens", source.path,
+                                       format_thousands(calls.max_positions));
+  Footprint needed = footprint(source.spec, compute, calls, num_threads,
+                               gpu ? kernels::ComputeDevice::gpu(*gpu) : kernels::ComputeDevice{});
+  if (gpu) {
+    kernels::gpu::require_room(needed.memory, *gpu, what,
+                               "ask for fewer tokens, or choose --device cpu");
+    return needed;
+  }
+  const int64_t bytes = needed.memory.total.peak_bytes, there = machine_memory_bytes();
+  ASHLAR_REQUIRE(bytes <= there, kMemory,
+                 "{} needs {}; this machine has {} of memory; ask for fewer tokens, or take a "
+                 "larger machine",
+                 what, format_bytes(bytes), format_bytes(there));
+  return needed;
 }
 
 }  // namespace
 
 Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, const Calls& calls,
-                 int num_threads)
-    : allocator(Device::kCpu),
-      threads(num_threads),
-      workspace_(allocator, checked_workspace_bytes(source, compute, calls, threads.size()),
-                 Tag::kWorkspace),
-      ctx{.threads = &threads, .workspace = &workspace_},
+                 int num_threads, const std::optional<DeviceSpec>& gpu_spec)
+    : threads(num_threads),
+      gpu(gpu_spec),
+      planned_(accepted_footprint(source, compute, calls, threads.size(), gpu)),
+      gpu_memory_(gpu ? std::make_unique<kernels::gpu::GpuMemory>(planned_.memory.total.peak_bytes)
+                      : nullptr),
+      device_(gpu ? kernels::ComputeDevice::gpu(*gpu, &gpu_memory_->stream())
+                  : kernels::ComputeDevice{}),
+      host_(Device::kCpu),
+      allocator(gpu ? gpu_memory_->device() : host_),
+      workspace_(allocator, planned_.workspace_bytes, Tag::kWorkspace),
+      ctx{.device = allocator.device(),
+          .ops = device_.ops,
+          .threads = &threads,
+          .workspace = &workspace_,
+          .spec = device_.spec,
+          .stream = device_.stream},
       model(ctx, allocator, source.spec, compute, calls.max_positions,
             {.training = false, .first_tokens = calls.first_tokens}) {
   const std::vector<Piece> weights = model.pieces();

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/data/text_files.h"
 #include "ashlar/data/tokenizer.h"
+#include "ashlar/kernels/gpu.h"
 #include "ashlar/models/companions.h"
 #include "ashlar/models/source.h"
 #include "ashlar/nn/model.h"
@@ -47,29 +49,59 @@ struct Calls {
   int64_t num_places = 1;     // number of them at a time
   int64_t first_tokens = 0;   // tokens of it that come before others follow one by one; 0: all
   bool int8_weights = false;  // products read weights of 8 bits (kernels/int8.h)
+  bool all_logits = false;    // not cached: score() keeps the logits of all tokens
 };
 
 // The memory of a model that runs forward, counted on the meta device.
 struct Footprint {
   int64_t workspace_bytes = 0;  // of the largest call
-  int64_t total_bytes = 0;      // with weights, tables, caches, activations
+  MemoryCounts memory;          // with weights, tables, caches, activations and that workspace
 };
-Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads = 1);
+// on: the device that computes.  kDevice if a GPU lacks functions that the calls need.
+Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads = 1,
+                    const kernels::ComputeDevice& on = {});
+
+// The flags that choose what computes a model.
+struct ComputeFlags {
+  std::string device = "auto", dtype = "auto";
+  int threads = 0;  // 0: one per CPU
+};
+struct Computing {
+  std::optional<DeviceSpec> gpu;  // absent: the CPU
+  DType compute = DType::kF32;    // of products
+};
+// kConfig for a word that is not known.
+void check(const ComputeFlags& flags);
+// Chooses device and type on this machine, for these calls of a model.
+// log: told which device, if the flags leave it open and there is a GPU.
+// Errors  kConfig for fp64 on a GPU; kDevice for a GPU that is not there or lacks functions.
+Computing choose_computing(const ComputeFlags& flags, const ModelSpec& spec, const Calls& calls,
+                           Log& log);
 
 // kConfig for a word other than "full", false, and "int8", true; for int8 with products in fp64.
 bool parse_int8_weights(const std::string& weights, DType compute);
 
 // Everything that a subcommand needs to run a model forward.
 //
-// Errors  kMemory, before any is taken, if the footprint exceeds the machine's memory; kNumeric,
-//         naming the first, for a weight that is not finite; those of read_weights.
+// Memory  of the host, or one range of the GPU's that holds the footprint and no more.
+// Errors  kMemory, before any is taken, if the footprint exceeds the memory of the machine or the
+//         GPU; kNumeric, naming the first, for a weight that is not finite; those of read_weights.
 class Runtime {
  public:
-  // num_threads 0: one per CPU.
+  // num_threads 0: one per CPU.  gpu absent: the CPU computes.
   Runtime(FileSystem& files, const ModelSource& source, DType compute, const Calls& calls,
-          int num_threads);
-  Allocator allocator;
+          int num_threads, const std::optional<DeviceSpec>& gpu = {});
   Threads threads;
+  const std::optional<DeviceSpec> gpu;
+
+ private:
+  const Footprint planned_;
+  std::unique_ptr<kernels::gpu::GpuMemory> gpu_memory_;  // null: the CPU computes
+  const kernels::ComputeDevice device_;
+  Allocator host_;
+
+ public:
+  Allocator& allocator;  // of the device
 
  private:
   Arena workspace_;

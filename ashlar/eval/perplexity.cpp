@@ -13,6 +13,20 @@ double Perplexity::value() const {
   return std::exp(loss);
 }
 
+TokenLosses::TokenLosses(Allocator& allocator, nn::Model& model, int64_t num_tokens)
+    : model_(model),
+      calls_(allocator, model, num_tokens),
+      targets_(make_tensor(allocator, DType::kI32, {num_tokens}, Tag::kInput)),
+      loss_(make_tensor(allocator, model.types().wide, {num_tokens}, Tag::kInput)) {}
+
+void TokenLosses::run(const kernels::Context& ctx, const Texts& texts, std::span<double> losses) {
+  sequence_.assign(texts.segments);
+  if (!ctx.meta()) upload(ctx, texts.targets, targets_.tensor);
+  const nn::Saved& saved = calls_.run(ctx, texts.ids, sequence_);
+  head_loss(ctx, model_, saved.final_TH, targets_.tensor, loss_.tensor);
+  download(ctx, loss_.tensor, losses);
+}
+
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
                       const std::string& name, data::Source source, Counting counting,
                       int64_t micro_batch, int64_t max_samples, Log& log) {
@@ -31,16 +45,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   const int64_t num_samples = max_samples > 0 ? std::min(max_samples, all) : all;
 
   const int64_t T = micro_batch * length;
-  const auto lay_out = [&](Arena& arena) {
-    return nn::Saved::make(arena, model.weights(), model.types(), T, 0, nn::Keep::kNothing);
-  };
-  Arena arena = arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
-  const nn::Saved saved = lay_out(arena);
-  const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-  const OwnedTensor targets = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-  const OwnedTensor loss = make_tensor(allocator, model.types().wide, {T}, Tag::kInput);
-  nn::LocalExchange exchange;
-  kernels::Sequence sequence;
+  TokenLosses token_losses(allocator, model, T);
   data::Batch batch;
   std::vector<double> losses(size_t(T), 0.0);
   Perplexity result;
@@ -49,12 +54,9 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   while (result.num_samples < num_samples) {
     loader.next(batch);
     const int64_t rows = std::min(micro_batch, num_samples - result.num_samples);
-    sequence.assign(batch.segments);
-    upload(ctx, batch.ids_BT, ids.tensor);
-    upload(ctx, batch.targets_BT, targets.tensor);
-    forward(ctx, model.call(exchange.exchanges(), sequence, ids.tensor), saved);
-    head_loss(ctx, model, saved.final_TH, targets.tensor, loss.tensor);
-    download(ctx, loss.tensor, losses);
+    token_losses.run(ctx,
+                     {.ids = batch.ids_BT, .targets = batch.targets_BT, .segments = batch.segments},
+                     losses);
     for (int64_t t = 0; t < rows * length; ++t) {
       if (batch.targets_BT[size_t(t)] < 0) continue;
       sum += losses[size_t(t)];

@@ -3,7 +3,7 @@
 
 #include "ashlar/core/log.h"
 #include "ashlar/data/loader.h"
-#include "ashlar/nn/model.h"
+#include "ashlar/eval/whole_texts.h"
 
 namespace ashlar::eval {
 
@@ -19,6 +19,25 @@ struct Perplexity {
   data::TokenRange tokens;  // the tokens of the dataset that were read
   double seconds = 0.0;
   double value() const;  // exp(loss)
+};
+
+// The losses of num_tokens tokens at a time.  All memory is taken at once.
+class TokenLosses {
+ public:
+  struct Texts {
+    std::span<const int32_t> ids, targets;  // [num_tokens]; a target below 0 is none
+    std::span<const Segment> segments;
+  };
+  TokenLosses(Allocator& allocator, nn::Model& model, int64_t num_tokens);
+  // losses: [num_tokens]; those of tokens without a target have no meaning.  On meta all lists but
+  // segments may be empty.
+  void run(const kernels::Context& ctx, const Texts& texts, std::span<double> losses);
+
+ private:
+  nn::Model& model_;
+  WholeTexts calls_;
+  const OwnedTensor targets_, loss_;
+  kernels::Sequence sequence_;
 };
 
 // max_samples 0: all.  `name` is the model's, for messages.  kData for an id outside the model's

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ashlar/eval/whole_texts.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/loss.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::eval {
 namespace {
@@ -26,6 +28,13 @@ void add_scores(std::span<const int32_t> ids, size_t t, std::span<const double> 
 
 }  // namespace
 
+std::string logits_bytes(const Scores& scores) {
+  const Tensor& logits = scores.logits.tensor;
+  std::string bytes(size_t(logits.bytes()), '\0');
+  copy_to_host(logits, 0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
 Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
              std::span<const int32_t> ids) {
   const auto T = int64_t(ids.size());
@@ -33,20 +42,12 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   ASHLAR_REQUIRE(T >= 2, kConfig,
                  "{} token id given; expected at least 2 (the second is predicted)", T);
   for (const int32_t id : ids) ASHLAR_ASSERT(id >= 0 && id < spec.vocab_size);
-  const auto lay_out = [&](Arena& arena) {
-    return nn::Saved::make(arena, model.weights(), model.types(), T, 0, nn::Keep::kNothing);
-  };
-  Arena arena = arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
-  const nn::Saved saved = lay_out(arena);
-  OwnedTensor ids_T = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-  upload(ctx, ids, ids_T.tensor);
-  const kernels::Sequence sequence = kernels::Sequence::rows(1, T);
-  nn::LocalExchange exchange;
-  forward(ctx, model.call(exchange.exchanges(), sequence, ids_T.tensor), saved);
-
+  WholeTexts calls(allocator, model, T);
+  const nn::Saved& saved = calls.run(ctx, ids, kernels::Sequence::rows(1, T));
   Scores scores;
   scores.logits = make_tensor(allocator, model.types().wide, {T, spec.vocab_size}, Tag::kWorkspace);
   head_logits(ctx, model, saved.final_TH, scores.logits.tensor);
+  if (ctx.meta()) return scores;
   std::vector<double> row(size_t(spec.vocab_size));
   for (int64_t t = 0; t < T; ++t) {
     download(ctx, scores.logits.tensor.slice(t, t + 1), row);

@@ -7,7 +7,8 @@
 //            the caller takes these results, then steps again
 //
 // Numerics  a request's tokens do not depend on the others: they are those of generate() with the
-//           same spec, whose SamplingSpec::prompt tells draws of several prompts apart.
+//           same spec, whose SamplingSpec::prompt tells draws of several prompts apart.  On a GPU
+//           logits beside others may have other last bits.
 // Memory    as Decoder; taken at once, but for the prompts that wait.
 // Threads   one caller at a time.  Nothing here reads or writes files, text or time.
 #pragma once

@@ -62,7 +62,7 @@ TEST(Runtime, MorePositionsThanTheMachineHoldsAreRefusedBeforeTheyAreTaken) {
   // 4 blocks of keys and values of 2 heads of 8 channels; two tables of 4 angles: of all tokens,
   // but that two blocks slide.
   const int64_t bytes = kMaxTokens * 4 * (2 * 2 * 16 + 2 * 4);
-  const int64_t total = footprint(small.source.spec, DType::kF32, calls).total_bytes;
+  const int64_t total = footprint(small.source.spec, DType::kF32, calls).memory.total.peak_bytes;
   EXPECT_GT(total, bytes);
   EXPECT_LT(total, 3 * bytes) << "with keys and values packed for a call";
   if (total <= machine_memory_bytes()) GTEST_SKIP() << "a machine with memory for 2^30 tokens";

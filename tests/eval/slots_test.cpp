@@ -239,7 +239,7 @@ TEST(Footprint, OfSeveralPlacesHoldsWhatTheyTake) {
                     {.num_slots = 4, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
   for (int64_t i = 0; i < 8; ++i) slots.submit(slot_prompt(kLengths[i], i), slot_spec(i, 0.0));
   run_out(slots);
-  EXPECT_EQ(model.runtime.allocator.counts().total.peak_bytes, counted.total_bytes);
+  EXPECT_EQ(model.runtime.allocator.counts().total.peak_bytes, counted.memory.total.peak_bytes);
   EXPECT_LE(model.runtime.ctx.workspace->peak_bytes(), counted.workspace_bytes);
 }
 

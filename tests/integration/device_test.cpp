@@ -110,6 +110,25 @@ TEST(DevicePlan, TracesTheLaunchesOfAStep) {
   EXPECT_GT(launches, 100);
 }
 
+TEST(DeviceFlag, IsRefusedWithoutAGpu) {
+  const Scratch scratch;
+  const std::string model = kData + "/hf_llama";
+  for (const char* command : {"score", "generate"}) {
+    std::vector<std::string> args{command, "--model", model, "--ids", "1,2", "--device", "gpu"};
+    const Result result = run(scratch, args);
+    EXPECT_EQ(result.code, 29) << result.err;
+    EXPECT_TRUE(contains(result.err, "--device is gpu, but this build has no kernels for GPUs"))
+        << result.err;
+    EXPECT_TRUE(contains(result.err, "or choose --device cpu")) << result.err;
+    args.back() = "auto";  // without a word about GPUs where there is none
+    EXPECT_FALSE(contains(run(scratch, args).err, "GPU"));
+    args.back() = "tpu";
+    const Result unknown = run(scratch, args);
+    EXPECT_EQ(unknown.code, 2);
+    EXPECT_TRUE(contains(unknown.err, "--device is tpu; expected auto, cpu or gpu")) << unknown.err;
+  }
+}
+
 TEST(DeviceTraining, IsRefusedWithoutAGpu) {
   const Scratch scratch;
   prepare_text(scratch);

@@ -2,6 +2,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/gpu.h"
+#include "ashlar/kernels/gpu/launch.h"
 
 namespace ashlar::kernels::gpu {
 
@@ -19,7 +20,9 @@ std::optional<DeviceSpec> choose_gpu(const GpuChoice& choice,
     if (error.kind() != ErrorKind::kDevice) throw;
     ASHLAR_REQUIRE(!choice.asked, kDevice, "{} is gpu, but {}; or choose {}", choice.option,
                    error.what(), choice.choose_cpu);
-    if (spec) log.info("{} is auto: the CPU, for {}", choice.option, error.what());
+    // Where the runtime sees a GPU, the user learns why it is not taken.
+    if (spec || device::missing().empty())
+      log.warn("{} is auto: the CPU, for {}", choice.option, error.what());
     return std::nullopt;
   }
   if (!choice.asked)

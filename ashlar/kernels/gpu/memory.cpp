@@ -27,7 +27,7 @@ Reservation::Reservation(int64_t size_bytes)
       base_(static_cast<std::byte*>(device::take(size_t(size_bytes_)))),
       free_{{0, size_bytes_}} {
   ASHLAR_REQUIRE(base_, kMemory,
-                 "the GPU has no room for {}, which the run takes; other programs may hold its "
+                 "the GPU has no room for {}, which is planned; other programs may hold its "
                  "memory",
                  format_bytes(size_bytes_));
 }
