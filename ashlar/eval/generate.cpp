@@ -9,6 +9,12 @@
 
 namespace ashlar::eval {
 using kernels::Context;
+namespace {
+
+// Logits after all ids of a chunk are computed so many at a time.
+constexpr int64_t kLogitRows = 16;
+
+}  // namespace
 
 Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
                  int64_t max_chunk, int64_t num_places)
@@ -17,10 +23,11 @@ Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int
       cache_(allocator, model, max_tokens, std::min(max_chunk, max_tokens), num_places),
       max_chunk_(std::min(max_chunk, max_tokens)),
       num_places_(num_places),
+      num_rows_(std::max(num_places, std::min(max_chunk_, kLogitRows))),
       each_(activations_for(allocator, kEach, num_places)),
       chunk_(activations_for(allocator, kChunk, max_chunk_)),
       ids_(make_tensor(allocator, DType::kI32, {std::max(max_chunk_, num_places)}, Tag::kInput)),
-      logits_(make_tensor(allocator, model.types().wide, {num_places, model.spec().vocab_size},
+      logits_(make_tensor(allocator, model.types().wide, {num_rows_, model.spec().vocab_size},
                           Tag::kWorkspace)) {
   if (logits_.tensor.dtype != DType::kF32)
     logits_in_f32_ = make_tensor(allocator, DType::kF32, logits_.tensor.shape, Tag::kWorkspace);
@@ -46,8 +53,7 @@ Decoder::Activations Decoder::activations_for(Allocator& allocator, Kind kind,
   return {Arena(allocator, counted.arena.peak_bytes(), Tag::kWorkspace), {}};
 }
 
-void Decoder::run(std::span<const Segment> segments, std::span<const int32_t> ids,
-                  int64_t num_logits) {
+const nn::Saved& Decoder::run(std::span<const Segment> segments, std::span<const int32_t> ids) {
   const auto count = int64_t(ids.size());
   sequence_.assign(segments);
   const Tensor ids_T = ids_.tensor.slice(0, count);
@@ -55,13 +61,14 @@ void Decoder::run(std::span<const Segment> segments, std::span<const int32_t> id
   const bool each = count == int64_t(segments.size());
   const nn::Saved& saved = each ? lay_out(each_, kEach, count) : lay_out(chunk_, kChunk, count);
   forward(ctx_, model_.call(cache_.exchanges(), sequence_, ids_T), saved);
-  if (num_logits > 0)
-    head_logits(ctx_, model_, saved.final_TH.slice(count - num_logits, count),
-                logits_.tensor.slice(0, num_logits));
+  return saved;
 }
 
-std::span<const float> Decoder::checked_logits(int64_t num_rows, int64_t place) {
+std::span<const float> Decoder::logits_of(const nn::Saved& saved, int64_t begin, int64_t end,
+                                          function_ref<int64_t(int64_t row)> token_of) {
+  const int64_t num_rows = end - begin;
   Tensor logits = logits_.tensor.slice(0, num_rows);
+  head_logits(ctx_, model_, saved.final_TH.slice(begin, end), logits);
   if (logits_in_f32_.tensor) {
     copy(ctx_, logits, logits_in_f32_.tensor.slice(0, num_rows));
     logits = logits_in_f32_.tensor.slice(0, num_rows);
@@ -72,7 +79,7 @@ std::span<const float> Decoder::checked_logits(int64_t num_rows, int64_t place) 
   ASHLAR_REQUIRE(bad == values.end(), kNumeric,
                  "the logits after token {} are not finite: the activations pass the range of "
                  "numbers; try --dtype fp64, or weights that are not as large",
-                 cache_.length(place + (bad - values.begin()) / logits.shape[1]));
+                 token_of(begin + (bad - values.begin()) / logits.shape[1]));
   return values;
 }
 
@@ -85,28 +92,41 @@ std::span<const float> Decoder::on_host(const Tensor& logits) {
   return downloaded_;
 }
 
-std::span<const float> Decoder::feed(std::span<const int32_t> ids, int64_t place) {
+std::span<const float> Decoder::feed(std::span<const int32_t> ids, int64_t place,
+                                     const OnLogits& on_logits) {
   ASHLAR_ASSERT(!ids.empty());
+  std::span<const float> last;
   for (size_t begin = 0; begin < ids.size(); begin += size_t(max_chunk_)) {
-    const size_t count = std::min(size_t(max_chunk_), ids.size() - begin);
-    const Segment segment = cache_.next(int64_t(count), place);
-    run(std::span(&segment, 1), ids.subspan(begin, count), begin + count == ids.size() ? 1 : 0);
+    const auto count = int64_t(std::min(size_t(max_chunk_), ids.size() - begin));
+    const Segment segment = cache_.next(count, place);
+    const nn::Saved& saved = run(std::span(&segment, 1), ids.subspan(begin, size_t(count)));
+    const auto token_of = [&](int64_t row) { return segment.position + row + 1; };
+    const int64_t rows = on_logits ? num_rows_ : 1;
+    const bool wanted = on_logits || begin + size_t(count) == ids.size();
+    for (int64_t row = on_logits ? 0 : count - 1; wanted && row < count; row += rows) {
+      const int64_t end = std::min(count, row + rows);
+      last = logits_of(saved, row, end, token_of);
+      if (ctx_.meta()) continue;
+      const size_t V = last.size() / size_t(end - row);
+      for (; on_logits && last.size() > V; last = last.subspan(V)) on_logits(last.first(V));
+      if (on_logits) on_logits(last);
+    }
   }
-  return checked_logits(1, place);
+  return last;
 }
 
 std::span<const float> Decoder::feed_each(std::span<const int32_t> ids) {
   const auto count = int64_t(ids.size());
   ASHLAR_ASSERT(count > 0 && count <= num_places_);
-  run(cache_.next_of_each(count), ids, count);
-  return checked_logits(count, 0);
+  const nn::Saved& saved = run(cache_.next_of_each(count), ids);
+  return logits_of(saved, 0, count, [&](int64_t row) { return cache_.length(row); });
 }
 
 void Decoder::count() {
   const std::vector<int32_t> ids(size_t(ids_.tensor.numel()), 0);
   for (const int64_t tokens : {std::min(kernels::gpu::kFewQueries, max_chunk_), max_chunk_}) {
     cache_.skip_to_last(tokens);
-    feed(std::span(ids).first(size_t(tokens)));
+    feed(std::span(ids).first(size_t(tokens)), 0, [](std::span<const float>) {});
   }
   for (const int64_t places :
        {int64_t{1}, std::min(kernels::gpu::kFewQueries, num_places_), num_places_}) {
@@ -121,9 +141,13 @@ std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
   validate(spec.sampling);
   std::vector<int32_t> made;
   std::vector<std::pair<float, int32_t>> scratch;
+  std::vector<float> penalized;
+  Repetition repetition(spec.sampling.repetition_penalty, prompt);
   std::span<const float> logits = decoder.feed(prompt);
   while (int64_t(made.size()) < spec.max_tokens) {
-    const int32_t id = sample(spec.sampling, logits, decoder.length(), scratch);
+    const int32_t id =
+        sample(spec.sampling, repetition.penalized(logits, penalized), decoder.length(), scratch);
+    repetition.add(id);
     made.push_back(id);
     on_token(id);
     // The last token is not fed, since its logits are not needed.

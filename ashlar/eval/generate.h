@@ -6,8 +6,10 @@
 #include <functional>
 #include <vector>
 
+#include "ashlar/core/function_ref.h"
 #include "ashlar/eval/cache.h"
 #include "ashlar/eval/sampler.h"
+#include "ashlar/eval/token_scores.h"
 #include "ashlar/nn/model.h"
 
 namespace ashlar::eval {
@@ -16,6 +18,7 @@ struct GenerateSpec {
   int64_t max_tokens = 64;  // new tokens
   SamplingSpec sampling;
   std::vector<int32_t> stop_ids = {};  // stops after any of them
+  TokenScores* scores = nullptr;       // of PromptSlots: collects scores of tokens; null: none
 
   bool stops_at(int32_t id) const {
     return std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
@@ -33,10 +36,13 @@ class Decoder {
   Decoder(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
           int64_t max_chunk = 256, int64_t num_places = 1);
 
+  // Takes the logits [V] after one of the ids.
+  using OnLogits = std::function<void(std::span<const float>)>;
   // Continues the sequence of the place with `ids` and returns the logits [V] after the last, in
-  // memory of the host, valid until the next call.  kNumeric if one is not finite.  With a GPU the
-  // host waits here, once, and nowhere else.
-  std::span<const float> feed(std::span<const int32_t> ids, int64_t place = 0);
+  // memory of the host, valid until the next call.  on_logits gets those after every id, in order.
+  // kNumeric if one is not finite.  With a GPU the host waits for logits, and nowhere else.
+  std::span<const float> feed(std::span<const int32_t> ids, int64_t place = 0,
+                              const OnLogits& on_logits = {});
   // Continues the sequence of each place [0, ids.size()) with one id, in one pass over the weights.
   // Returns their logits [ids.size(), V], as above.
   std::span<const float> feed_each(std::span<const int32_t> ids);
@@ -57,15 +63,18 @@ class Decoder {
   enum Kind : int { kEach, kChunk };
   Activations activations_for(Allocator& allocator, Kind kind, int64_t most_tokens);
   const nn::Saved& lay_out(Activations& activations, Kind kind, int64_t num_tokens);
-  void run(std::span<const Segment> segments, std::span<const int32_t> ids, int64_t num_logits);
-  std::span<const float> checked_logits(int64_t num_rows, int64_t place);
+  const nn::Saved& run(std::span<const Segment> segments, std::span<const int32_t> ids);
+  // The logits of rows [begin, end) of the last call; token_of tells the number of the token of a
+  // row in its text.
+  std::span<const float> logits_of(const nn::Saved& saved, int64_t begin, int64_t end,
+                                   function_ref<int64_t(int64_t row)> token_of);
   std::span<const float> on_host(const Tensor& logits);
   kernels::Context ctx_;
   nn::Model& model_;
   DecodeCache cache_;
-  int64_t max_chunk_, num_places_;
+  int64_t max_chunk_, num_places_, num_rows_;
   Activations each_, chunk_;
-  OwnedTensor ids_, logits_, logits_in_f32_;  // [.], [places, V]; the last absent if F32 already
+  OwnedTensor ids_, logits_, logits_in_f32_;  // [.], [rows, V]; the last absent if F32 already
   std::vector<float> downloaded_;             // logits of a GPU
   kernels::Sequence sequence_;
 };

@@ -14,6 +14,10 @@ void validate(const SamplingSpec& spec) {
   ASHLAR_REQUIRE(spec.top_k >= 0, kConfig, "--top-k is {}; expected 0 (all) or more", spec.top_k);
   ASHLAR_REQUIRE(spec.top_p > 0.0 && spec.top_p <= 1.0, kConfig,
                  "--top-p is {}; expected above 0, at most 1", spec.top_p);
+  ASHLAR_REQUIRE(spec.min_p >= 0.0 && spec.min_p <= 1.0, kConfig, "--min-p is {}; expected 0 to 1",
+                 spec.min_p);
+  ASHLAR_REQUIRE(std::isfinite(spec.repetition_penalty) && spec.repetition_penalty > 0.0, kConfig,
+                 "--repetition-penalty is {}; expected above 0 (1: none)", spec.repetition_penalty);
 }
 
 namespace {
@@ -50,6 +54,30 @@ int32_t argmax(std::span<const float> logits) {
   return int32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+Repetition::Repetition(double penalty, std::span<const int32_t> ids) : penalty_(penalty) {
+  if (penalty_ == 1.0) return;
+  ids_.assign(ids.begin(), ids.end());
+  std::sort(ids_.begin(), ids_.end());
+  ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
+}
+
+void Repetition::add(int32_t id) {
+  if (penalty_ == 1.0) return;
+  const auto at = std::lower_bound(ids_.begin(), ids_.end(), id);
+  if (at == ids_.end() || *at != id) ids_.insert(at, id);
+}
+
+std::span<const float> Repetition::penalized(std::span<const float> logits,
+                                             std::vector<float>& scratch) const {
+  if (penalty_ == 1.0) return logits;
+  scratch.assign(logits.begin(), logits.end());
+  for (const int32_t id : ids_) {
+    float& logit = scratch[size_t(id)];
+    logit = float(logit < 0 ? double(logit) * penalty_ : double(logit) / penalty_);
+  }
+  return scratch;
+}
+
 int32_t sample(const SamplingSpec& spec, std::span<const float> logits, int64_t position,
                std::vector<std::pair<float, int32_t>>& scratch) {
   if (spec.temperature == 0.0) return argmax(logits);
@@ -72,6 +100,16 @@ int32_t sample(const SamplingSpec& spec, std::span<const float> logits, int64_t 
       if (sum >= spec.top_p * total) kept = i + 1;
     }
     total = sum;
+  }
+  if (spec.min_p > 0.0) {
+    size_t likely = 0;
+    double sum = 0.0;
+    for (; likely < kept; ++likely) {
+      const double each = weight(candidates[likely]);
+      if (each < spec.min_p) break;
+      sum += each;
+    }
+    kept = likely, total = sum;
   }
   double left = Rng(spec.seed, "sample").uniform(spec.prompt << 32 | uint64_t(position)) * total;
   for (size_t i = 0; i + 1 < kept; ++i) {

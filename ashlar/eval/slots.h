@@ -3,8 +3,12 @@
 // were submitted; the place of one that has ended is taken by the next.
 //
 //   submit   a prompt, at any time; it returns the request's number
-//   step     prefills waiting prompts into free slots, and makes one token of every live request;
-//            the caller takes these results, then steps again
+//   step     makes one token of every live request, and prefills waiting prompts into free slots,
+//            at most num_slots of them; the caller takes these results, then steps again
+//   cancel   ends a request early; its slot is free at once
+//
+// Scores    a request may collect scores of its tokens (GenerateSpec::scores): of those made and,
+//           if it wants them, of its prompt after the first.  With max_tokens 0 nothing is made.
 //
 // Numerics  a request's tokens do not depend on the others: they are those of generate() with the
 //           same spec, whose SamplingSpec::prompt tells draws of several prompts apart.  On a GPU
@@ -36,27 +40,34 @@ class PromptSlots {
 
   struct NewToken {
     int64_t request;
-    int32_t id;
-    bool last;  // the request has ended
+    int32_t id;  // -1: none, because the request has max_tokens 0
+    bool last;   // the request has ended
   };
   // The tokens made, in ascending order of requests, valid until the next call; none if nothing is
   // left to do.  kNumeric for logits that are not finite.
   std::span<const NewToken> step();
-  // Requests that have not ended.
+  // Ends the request, unless it has ended: step() does not report it again, and its scores are not
+  // written any more.
+  void cancel(int64_t request);
+  // Requests that have not ended; those of them that are in slots.
   int64_t num_left() const { return int64_t(waiting_.size() + live_.size()); }
+  int64_t num_live() const { return int64_t(live_.size()); }
 
  private:
   struct Request {
     int64_t number;
     std::vector<int32_t> prompt;
     GenerateSpec spec;
+    Repetition repetition;
     int64_t num_made = 0;
     int32_t last_id = 0;
     bool ended() const { return num_made == spec.max_tokens || spec.stops_at(last_id); }
   };
   void make_token(Request& request, std::span<const float> logits, int64_t place);
   void start_waiting();
+  void prefill(Request& request, int64_t place);
   void remove_ended();
+  void remove(size_t place);
   const Limits limits_;
   Decoder decoder_;
   std::deque<Request> waiting_;
@@ -65,6 +76,7 @@ class PromptSlots {
   std::vector<NewToken> made_;
   std::vector<int32_t> ids_;
   std::vector<std::pair<float, int32_t>> scratch_;
+  std::vector<float> penalized_;
 };
 
 }  // namespace ashlar::eval

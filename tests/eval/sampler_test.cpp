@@ -42,6 +42,14 @@ TEST(Sampler, DrawsAreTheDistribution) {
       // The first of the two that top_k leaves has 0.625 on its own.
       {{.temperature = 1, .top_k = 2, .top_p = 0.62}, {0, 1, 0}},
       {{.temperature = 1, .top_k = 2, .top_p = 0.63}, {0, 0.625, 0.375}},
+      // The likeliest has 0.5: the others have 0.4 and 0.6 of it.
+      {{.temperature = 1, .min_p = 0.39}, {0.2, 0.5, 0.3}},
+      {{.temperature = 1, .min_p = 0.41}, {0, 0.625, 0.375}},
+      {{.temperature = 1, .min_p = 0.61}, {0, 1, 0}},
+      {{.temperature = 1, .min_p = 1}, {0, 1, 0}},
+      {{.temperature = 1, .top_k = 2, .min_p = 0.1}, {0, 0.625, 0.375}},
+      // At temperature 2 they have the square roots of that.
+      {{.temperature = 2, .min_p = 0.7}, {0, 0.5635, 0.4365}},
   };
   for (const auto& c : cases) {
     const std::vector<double> found = shares(c.spec, kLogits);
@@ -75,6 +83,24 @@ TEST(Sampler, ADrawIsAFunctionOfSeedAndPosition) {
   EXPECT_NE(draws(1, 0), draws(1, 50));
 }
 
+// As transformers 5.24 does it: every id once.
+TEST(Sampler, PenaltyOfRepetitionsMovesIdsOfTheText) {
+  const std::vector<float> logits{2, -2, 0, 3, 4};
+  std::vector<float> scratch;
+  const std::vector<int32_t> prompt{3, 1, 3};
+  Repetition repetition(2.0, prompt);
+  const auto found = [&] {
+    const std::span<const float> row = repetition.penalized(logits, scratch);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  EXPECT_EQ(found(), (std::vector<float>{2, -4, 0, 1.5, 4}));
+  for (const int32_t id : {2, 4, 4}) repetition.add(id);
+  EXPECT_EQ(found(), (std::vector<float>{2, -4, 0, 1.5, 2}));
+  Repetition none(1.0, prompt);
+  none.add(4);
+  EXPECT_EQ(none.penalized(logits, scratch).data(), logits.data());
+}
+
 TEST(Sampler, Refusals) {
   const double nan = std::nan(""), infinite = HUGE_VAL;
   for (const double temperature : {-1e-9, nan, infinite})
@@ -82,6 +108,9 @@ TEST(Sampler, Refusals) {
   for (const double top_p : {0.0, -0.1, 1.0000001, nan})
     EXPECT_THROW(validate({.top_p = top_p}), Error);
   EXPECT_THROW(validate({.top_k = -1}), Error);
+  for (const double min_p : {-0.1, 1.1, nan}) EXPECT_THROW(validate({.min_p = min_p}), Error);
+  for (const double penalty : {0.0, -1.0, nan, infinite})
+    EXPECT_THROW(validate({.repetition_penalty = penalty}), Error);
   validate({.temperature = 1e-300, .top_k = INT64_MAX, .top_p = 1});
 }
 

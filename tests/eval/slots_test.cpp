@@ -9,6 +9,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
+#include "ashlar/eval/score.h"
 #include "tests/eval/small_model.h"
 #include "tests/support/errors.h"
 
@@ -204,6 +205,95 @@ TEST(Slots, RequestsMayComeWhileOthersRun) {
                     kSlotChunk);
     EXPECT_EQ(made.at(i),
               generate(decoder, slot_prompt(kLengths[i], i), slot_spec(i, 1.0), [](int32_t) {}));
+  }
+}
+
+std::vector<int32_t> made_alone(SlotsModel& model, int64_t number, const GenerateSpec& spec) {
+  Decoder decoder(model.runtime.ctx, model.runtime.allocator, model.runtime.model, kSlotLength,
+                  kSlotChunk);
+  return generate(decoder, slot_prompt(kLengths[number], number), spec, [](int32_t) {});
+}
+
+TEST(Slots, ACancelledRequestLeavesTheOthersAsTheyAre) {
+  SlotsModel model({"hf_qwen3_next", DType::kF32}, 2);
+  std::map<int64_t, std::vector<int32_t>> made;
+  {
+    PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                      {.num_slots = 2, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+    for (int64_t i = 0; i < 5; ++i) {
+      GenerateSpec spec = slot_spec(i, 1.0);
+      spec.max_tokens = 12, spec.stop_ids = {};
+      slots.submit(slot_prompt(kLengths[i], i), spec);
+    }
+    for (int step = 0; step < 3; ++step)
+      for (const auto& token : slots.step()) made[token.request].push_back(token.id);
+    slots.cancel(0);   // in the first slot
+    slots.cancel(3);   // waits
+    slots.cancel(77);  // never was
+    EXPECT_EQ(slots.num_left(), 3);
+    EXPECT_EQ(slots.num_live(), 1);
+    for (const auto& [request, ids] : run_out(slots))
+      made[request].insert(made[request].end(), ids.begin(), ids.end());
+  }
+  EXPECT_EQ(made[0].size(), 3u);
+  EXPECT_FALSE(made.contains(3));
+  for (const int64_t i : {1, 2, 4}) {
+    GenerateSpec spec = slot_spec(i, 1.0);
+    spec.max_tokens = 12, spec.stop_ids = {};
+    EXPECT_EQ(made.at(i), made_alone(model, i, spec)) << i;
+  }
+}
+
+TEST(Slots, ARepetitionPenaltyCountsPromptAndNewTokens) {
+  SlotsModel model({"hf_llama", DType::kF32}, 1);
+  const GenerateSpec plain{.max_tokens = 20, .sampling = {}};
+  GenerateSpec penalized = plain;
+  penalized.sampling.repetition_penalty = 1e6;
+  const std::vector<int32_t> ids = made_alone(model, 1, penalized);
+  EXPECT_NE(ids, made_alone(model, 1, plain));
+  std::vector<int32_t> all = slot_prompt(kLengths[1], 1);
+  std::ranges::sort(all);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  all.insert(all.end(), ids.begin(), ids.end());
+  std::ranges::sort(all);
+  EXPECT_EQ(std::ranges::adjacent_find(all), all.end()) << "an id came twice";
+}
+
+// Log-probabilities of prompt and new tokens are those of a pass over the whole text.
+TEST(Slots, ScoresAreThoseOfTheWholeText) {
+  for (const char* directory : {"hf_small", "hf_qwen3_next"}) {
+    SlotsModel model({directory, DType::kF32}, 3);
+    std::vector<TokenScores> scores(4, {.num_likely = 3, .of_prompt = true});
+    std::map<int64_t, std::vector<int32_t>> made;
+    {
+      PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                        {.num_slots = 3, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+      for (int64_t i = 0; i < 4; ++i) {
+        GenerateSpec spec{
+            .max_tokens = i == 2 ? 0 : 5, .sampling = {}, .scores = &scores[size_t(i)]};
+        slots.submit(slot_prompt(kLengths[i + 1], i + 1), spec);
+      }
+      made = run_out(slots);
+    }
+    EXPECT_EQ(made[2], std::vector<int32_t>{-1});
+    made[2].clear();
+    for (int64_t i = 0; i < 4; ++i) {
+      std::vector<int32_t> ids = slot_prompt(kLengths[i + 1], i + 1);
+      ids.insert(ids.end(), made[i].begin(), made[i].end());
+      const Scores wanted =
+          score(model.runtime.ctx, model.runtime.allocator, model.runtime.model, ids);
+      const std::vector<TokenScore>& found = scores[size_t(i)].tokens;
+      ASSERT_EQ(found.size(), ids.size() - 1) << directory << " " << i;
+      for (size_t t = 0; t < found.size(); ++t) {
+        EXPECT_EQ(found[t].id, ids[t + 1]);
+        EXPECT_NEAR(found[t].logprob, wanted.logprobs[t], 2e-5);
+        EXPECT_EQ(found[t].is_likeliest, wanted.argmax[t] == ids[t + 1]);
+        ASSERT_EQ(found[t].likely.size(), 3u);
+        EXPECT_EQ(found[t].likely[0].id, wanted.argmax[t]);
+        EXPECT_GE(found[t].likely[0].logprob, found[t].likely[1].logprob);
+        EXPECT_GE(found[t].likely[1].logprob, found[t].likely[2].logprob);
+      }
+    }
   }
 }
 
