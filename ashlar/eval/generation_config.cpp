@@ -13,9 +13,10 @@ namespace {
 constexpr int64_t kUsualTopK = 50;  // default of transformers for sampling
 
 // Settings that are followed, here or, for ids, from config.json.
-constexpr std::array<std::string_view, 9> kFollowed = {
-    "do_sample",  "temperature",  "top_k",        "top_p",       "max_new_tokens",
-    "max_length", "eos_token_id", "bos_token_id", "pad_token_id"};
+constexpr std::array<std::string_view, 11> kFollowed = {
+    "do_sample",    "temperature",        "top_k",          "top_p",
+    "min_p",        "repetition_penalty", "max_new_tokens", "max_length",
+    "eos_token_id", "bos_token_id",       "pad_token_id"};
 
 // Settings that change no token of a single text:
 constexpr std::array<std::string_view, 31> kHarmless = {
@@ -39,8 +40,7 @@ constexpr std::array<std::string_view, 31> kHarmless = {
 bool is_neutral(std::string_view name, const Json& value) {
   if (value.is_null() || value == false) return true;
   if (name == "num_beams" || name == "num_beam_groups" || name == "num_return_sequences" ||
-      name == "repetition_penalty" || name == "encoder_repetition_penalty" || name == "typical_p" ||
-      name == "guidance_scale")
+      name == "encoder_repetition_penalty" || name == "typical_p" || name == "guidance_scale")
     return value == 1;
   if (name == "renormalize_logits") return true;  // the draw divides by the sum anyway
   return value == 0 ||
@@ -99,6 +99,10 @@ class Reader {
     if (top_p < 0) refuse("top_p", "0 or more");
     if (top_p == 0) sampling.top_k = 1;  // the likeliest alone
     sampling.top_p = top_p == 0 ? 1.0 : std::min(top_p, 1.0);
+    if (stated("min_p")) sampling.min_p = number("min_p");
+    if (sampling.min_p < 0 || sampling.min_p > 1) refuse("min_p", "0 to 1");
+    if (stated("repetition_penalty")) sampling.repetition_penalty = number("repetition_penalty");
+    if (sampling.repetition_penalty <= 0) refuse("repetition_penalty", "a number above 0");
   }
 
   double number(const char* name) const {

@@ -2,7 +2,8 @@
 //
 // Source  transformers 5.24, GenerationConfig: if the file exists, its eos_token_id alone decides
 //         what ends a text, and config.json's does not count; do_sample false or absent means
-//         greedy; sampling without a top_k draws from the 50 likeliest.
+//         greedy; sampling without a top_k draws from the 50 likeliest; a repetition_penalty
+//         counts in both.
 // Errors  kData, "PATH: MEMBER is VALUE; expected ...".
 #pragma once
 
@@ -22,7 +23,7 @@ struct GenerationConfig {
   SamplingSpec sampling;          // where the file is silent: greedy, all tokens
   std::optional<int64_t> max_new_tokens;
   std::optional<int64_t> max_length;    // of prompt and new tokens together
-  std::vector<std::string> unfollowed;  // settings not supported: "repetition_penalty 1.1"
+  std::vector<std::string> unfollowed;  // settings not supported: "num_beams 4"
 };
 
 GenerationConfig read_generation_config(const models::Companions& companions,

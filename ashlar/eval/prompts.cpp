@@ -38,20 +38,32 @@ std::string prompt_of(std::string_view line, const std::string& place) {
 
 }  // namespace
 
-std::vector<Prompt> parse_prompts(std::string_view lines, const std::string& path) {
-  std::vector<Prompt> prompts;
+std::vector<Prompt> lines_of(std::string_view lines, const std::string& path,
+                             std::string_view expected) {
+  std::vector<Prompt> found;
   if (lines.starts_with(kByteOrderMark)) lines.remove_prefix(kByteOrderMark.size());
   for (int64_t number = 1; !lines.empty(); ++number) {
     const size_t end = std::min(lines.find('\n'), lines.size());
     const std::string_view line = lines.substr(0, end);
     lines.remove_prefix(std::min(end + 1, lines.size()));
-    if (is_blank(line)) continue;
-    const std::string place = fmt::format("{} line {}", path, number);
-    prompts.push_back({prompt_of(line, place), place});
+    if (!is_blank(line))
+      found.push_back({std::string(line), fmt::format("{} line {}", path, number)});
   }
-  ASHLAR_REQUIRE(!prompts.empty(), kData,
-                 "{}: it holds no prompt; expected a line {{\"prompt\": \"...\"}} for each", path);
+  ASHLAR_REQUIRE(!found.empty(), kData, "{}: it holds nothing; expected a line {} for each", path,
+                 expected);
+  return found;
+}
+
+std::vector<Prompt> parse_prompts(std::string_view lines, const std::string& path) {
+  std::vector<Prompt> prompts = lines_of(lines, path, "{\"prompt\": \"...\"}");
+  for (Prompt& prompt : prompts) prompt.text = prompt_of(prompt.text, prompt.place);
   return prompts;
+}
+
+std::string as_chat_row(const std::string& chat) {
+  const size_t begin = chat.find_first_not_of(" \t\r\n");
+  const bool list = begin != chat.npos && chat[begin] == '[';
+  return list ? fmt::format("{{\"messages\": {}}}", chat) : chat;
 }
 
 }  // namespace ashlar::eval

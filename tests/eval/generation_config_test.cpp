@@ -63,6 +63,15 @@ TEST(GenerationConfig, DrawsAsTransformersDoes) {
   }
 }
 
+TEST(GenerationConfig, ReadsMinPAndThePenaltyOfRepetitions) {
+  const SamplingSpec stated = read({{"min_p", 0.1}, {"repetition_penalty", 1.05}}).sampling;
+  EXPECT_EQ(stated.min_p, 0.1);
+  EXPECT_EQ(stated.repetition_penalty, 1.05);
+  const SamplingSpec left_out = read({{"min_p", nullptr}}).sampling;
+  EXPECT_EQ(left_out.min_p, 0);
+  EXPECT_EQ(left_out.repetition_penalty, 1);
+}
+
 TEST(GenerationConfig, NamesWhatIsNotFollowedAndNothingElse) {
   const json harmless{{"_from_model_config", true},
                       {"transformers_version", "5.24.0"},
@@ -83,20 +92,19 @@ TEST(GenerationConfig, NamesWhatIsNotFollowedAndNothingElse) {
                       {"bos_token_id", 1},
                       {"min_length", 0}};
   EXPECT_TRUE(read(harmless).unfollowed.empty()) << read(harmless).unfollowed[0];
-  const json named{{"repetition_penalty", 1.05},
-                   {"min_p", 0.1},
+  const json named{{"typical_p", 0.9},
                    {"num_beams", 4},
                    {"suppress_tokens", {3, 4}},
                    {"stop_strings", "x"},
                    {"guidance_scale", 2},
                    {"unheard_of", {{"a", 1}}},
                    {"eos_token_id", {2, 100, -1}}};
-  EXPECT_EQ(read(named).unfollowed,
-            (std::vector<std::string>{"eos_token_id 100, of a vocabulary of 100 ids",
-                                      "eos_token_id -1, of a vocabulary of 100 ids",
-                                      "guidance_scale 2", "min_p 0.1", "num_beams 4",
-                                      "repetition_penalty 1.05", "stop_strings \"x\"",
-                                      "suppress_tokens [3,4]", "unheard_of {\"a\":1}"}));
+  EXPECT_EQ(
+      read(named).unfollowed,
+      (std::vector<std::string>{"eos_token_id 100, of a vocabulary of 100 ids",
+                                "eos_token_id -1, of a vocabulary of 100 ids", "guidance_scale 2",
+                                "num_beams 4", "stop_strings \"x\"", "suppress_tokens [3,4]",
+                                "typical_p 0.9", "unheard_of {\"a\":1}"}));
   EXPECT_EQ(read(named).stop_ids, std::vector<int32_t>{2});
 }
 
@@ -111,6 +119,8 @@ TEST(GenerationConfig, ErrorsNameTheMember) {
            {R"({"do_sample": true, "temperature": "hot"})", "temperature is \"hot\""},
            {R"({"top_k": -1})", "top_k is -1"},
            {R"({"top_p": -0.5})", "top_p is -0.5"},
+           {R"({"min_p": 1.5})", "min_p is 1.5"},
+           {R"({"repetition_penalty": 0})", "repetition_penalty is 0"},
            {R"({"max_new_tokens": 1.5})", "max_new_tokens is 1.5"}}) {
     const std::string message = message_of(ErrorKind::kData, [&] {
       read_generation_config({.files = {{"generation_config.json", file}}}, source());

@@ -30,7 +30,7 @@ TEST(Prompts, MalformedLinesAreNamed) {
   const std::string good = "{\"prompt\": \"x\"}\n";
   for (const std::string_view empty : {"", "\n\n", "\xEF\xBB\xBF"})
     EXPECT_EQ(message(empty),
-              "p.jsonl: it holds no prompt; expected a line {\"prompt\": \"...\"} for each");
+              "p.jsonl: it holds nothing; expected a line {\"prompt\": \"...\"} for each");
   EXPECT_EQ(message(good + "{\"text\": \"x\"}"),
             "p.jsonl line 2: the object has no member \"prompt\"; expected {\"prompt\": \"...\"}");
   EXPECT_EQ(message(good + good + "{\"prompt\": 3}"),

@@ -100,16 +100,19 @@ TEST(ForeignModel, GeneratesAsItsFileSays) {
                        place + "greedy, at most 3 tokens, stops at 2, 13\n"));
   EXPECT_TRUE(contains(said(draw, {"--top-k", "7", "--top-p", "1", "--ignore-eos"}),
                        place + "temperature 0.6, top-k 7, at most 64 tokens, nothing stops it\n"));
+  EXPECT_TRUE(contains(said(draw, {"--min-p", "0.1", "--repetition-penalty", "1.5"}),
+                       place +
+                           "temperature 0.6, top-k 50, top-p 0.9, min-p 0.1, repetition penalty "
+                           "1.5, at most 64 tokens, stops at 2, 13\n"));
   const json greedy{{"temperature", 0.6}, {"max_new_tokens", 5}, {"repetition_penalty", 1.0}};
   const std::string quiet = said(greedy);
   EXPECT_TRUE(contains(quiet, place + "greedy, at most 5 tokens, nothing stops it\n")) << quiet;
   EXPECT_FALSE(contains(quiet, "not followed")) << quiet;
   EXPECT_TRUE(contains(said({{"max_length", 4}}), "greedy, at most 3 tokens"));
-  const std::string named =
-      said({{"repetition_penalty", 1.1}, {"no_such_member", "x"}, {"min_p", 0.1}});
+  const std::string named = said({{"typical_p", 0.9}, {"no_such_member", "x"}, {"num_beams", 4}});
   EXPECT_TRUE(contains(named,
-                       "m/generation_config.json: not followed: min_p 0.1, no_such_member \"x\", "
-                       "repetition_penalty 1.1\n"))
+                       "m/generation_config.json: not followed: no_such_member \"x\", num_beams 4, "
+                       "typical_p 0.9\n"))
       << named;
   write_file(scratch / "m/generation_config.json", R"({"temperature": "hot", "do_sample": true})");
   const Result bad = run(scratch, {"generate", "--model", "m", "--ids", "10"});
@@ -132,7 +135,7 @@ const std::map<std::string, std::string>& chat_files() {
       {"added_tokens.json", R"({"<|im_end|>": 260, "<|im_start|>": 261})"},
       {"chat_template.jinja", "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.content }}"},
       {"generation_config.json",
-       "{\"eos_token_id\": [260, 1],\n \"temperature\": 0.6, \"repetition_penalty\": 1.1}"}};
+       "{\"eos_token_id\": [260, 1],\n \"temperature\": 0.6, \"typical_p\": 0.9}"}};
   return kFiles;
 }
 
@@ -156,7 +159,7 @@ TEST(ForeignModel, KeepsItsFilesFromImportToExport) {
   const Result imported = run(scratch, {"ckpt", "import", "m", "root"});
   EXPECT_EQ(imported.code, 0) << imported.err;
   EXPECT_TRUE(contains(imported.err, "not kept: LICENSE\n")) << imported.err;
-  EXPECT_TRUE(contains(imported.err, "not followed: repetition_penalty 1.1")) << imported.err;
+  EXPECT_TRUE(contains(imported.err, "not followed: typical_p 0.9")) << imported.err;
   expect_chat_files(scratch / "root/step-000000000000/extra");
   EXPECT_EQ(run(scratch, {"ckpt", "verify", "root/step-000000000000"}).code, 0);
   run_ok(scratch, {"ckpt", "export", "root", "out"});
@@ -240,7 +243,7 @@ TEST(ForeignModel, LeavesTheFilesOfAnotherTokenizer) {
   // The recipe states another stop id; all else of the file stays.
   const json generation = json::parse(read_file(scratch / "out/generation_config.json"));
   EXPECT_EQ(generation, json::parse(R"({"eos_token_id": 1, "temperature": 0.6,
-                                        "repetition_penalty": 1.1})"));
+                                        "typical_p": 0.9})"));
 }
 
 TEST(ForeignModel, WarnsWhereDataBeginOtherwise) {

@@ -35,6 +35,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"eval"},
     {"score"},
     {"generate"},
+    {"chat"},
     {"ckpt"},
     {"ckpt", "list"},
     {"ckpt", "show"},

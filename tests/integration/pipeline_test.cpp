@@ -132,7 +132,7 @@ TEST(Pipeline, SeveralPromptsAreContinuedAtOnce) {
 
   const std::string long_line = json{{"prompt", std::string(5000, 'x')}}.dump();
   for (const auto& [content, message] :
-       {std::pair<std::string, std::string>{"", "p.jsonl: it holds no prompt"},
+       {std::pair<std::string, std::string>{"", "p.jsonl: it holds nothing"},
         {lines + "{\"text\": \"a\"}", "p.jsonl line 4: the object has no member \"prompt\""},
         {"Water", "p.jsonl line 1: not valid JSON at byte 1"},
         {lines + long_line + "\n" + lines, "p.jsonl line 4: the prompt has 5000 tokens; run"}}) {
