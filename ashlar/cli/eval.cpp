@@ -1,8 +1,9 @@
-// ashlar eval --model DIR --data PREFIX
+// ashlar eval --model DIR (--data PREFIX | --tasks FILE | --text FILE), or eval --compare A B
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/cli/compute_flags.h"
+#include "ashlar/cli/eval_judge.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/input.h"
 #include "ashlar/eval/perplexity.h"
@@ -18,6 +19,7 @@ struct EvalFlags {
   std::string model, part = "validation", weights = "full";
   eval::ComputeFlags compute;
   eval::InputSpec input;
+  JudgeFlags judge;
   std::optional<int64_t> length;
   int64_t max_samples = 0;
   bool beyond_positions = false, one_sequence = false, json = false;
@@ -96,15 +98,37 @@ int evaluate(const EvalFlags& flags, Log& log) {
   return 0;
 }
 
+int run_eval(EvalFlags& flags, Log& log) {
+  JudgeFlags& judge = flags.judge;
+  if (!judge.compare.empty()) {
+    ASHLAR_REQUIRE(flags.model.empty() && flags.input.data.empty() && judge.tasks.empty() &&
+                       judge.text.empty() && judge.out.empty(),
+                   kConfig, "--compare takes two files that eval --out wrote, and nothing else");
+    return compare_judged(judge.compare, flags.json);
+  }
+  ASHLAR_REQUIRE(!flags.model.empty(), kConfig, "--model is required");
+  const int given = !flags.input.data.empty() + !judge.tasks.empty() + !judge.text.empty();
+  ASHLAR_REQUIRE(given == 1, kConfig, "give one of --data, --tasks and --text");
+  if (!flags.input.data.empty()) {
+    ASHLAR_REQUIRE(judge.out.empty(), kConfig, "--out goes with --tasks and --text");
+    return evaluate(flags, log);
+  }
+  judge.model = flags.model, judge.compute = flags.compute, judge.weights = flags.weights;
+  judge.length = flags.length, judge.beyond_positions = flags.beyond_positions;
+  judge.json = flags.json;
+  return judge_model(judge, log);
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app, CommandAction& action) {
   const auto flags = std::make_shared<EvalFlags>();
   eval::InputSpec& input = flags->input;
-  CLI::App* sub = app.add_subcommand("eval", "loss and perplexity over a prepared dataset");
-  sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")
-      ->required();
-  sub->add_option("--data", input.data, "prefix of a prepared dataset")->required();
+  CLI::App* sub = app.add_subcommand(
+      "eval", "loss and perplexity over a prepared dataset or a text; answers to tasks");
+  sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step");
+  sub->add_option("--data", input.data, "prefix of a prepared dataset");
+  add_judge_flags(*sub, flags->judge);
   sub->add_option("--part", flags->part,
                   "validation: the tail that training held out; all: everything")
       ->capture_default_str();
@@ -129,7 +153,7 @@ void add_eval(CLI::App& app, CommandAction& action) {
                   "full: as --dtype says; int8: 8 bits an element and a scale for each row")
       ->capture_default_str();
   sub->add_flag("--json", flags->json, "print JSON");
-  sub->callback([flags, &action] { action = [flags](Log& log) { return evaluate(*flags, log); }; });
+  sub->callback([flags, &action] { action = [flags](Log& log) { return run_eval(*flags, log); }; });
 }
 
 }  // namespace ashlar::cli

@@ -1,0 +1,154 @@
+#include "ashlar/cli/eval_judge.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/cli/ckpt.h"
+#include "ashlar/core/text.h"
+#include "ashlar/eval/compare.h"
+#include "ashlar/eval/generation_config.h"
+#include "ashlar/eval/judge.h"
+#include "ashlar/nn/precision.h"
+
+namespace ashlar::cli {
+namespace {
+
+constexpr int64_t kJudgeChunk = 1024, kJudgeSlots = 16;
+constexpr int64_t kUsualWindow = 2048;
+
+// Tokens of a window of a text.
+int64_t window_of(const JudgeFlags& flags, const eval::ModelSource& source) {
+  const int64_t positions = source.spec.max_positions;
+  const int64_t length = flags.length.value_or(std::min(kUsualWindow, positions));
+  ASHLAR_REQUIRE(length >= 1 && length <= eval::kMaxTokens, kConfig,
+                 "--length is {}; expected 1 to {}", length, eval::kMaxTokens);
+  ASHLAR_REQUIRE(
+      length <= positions || flags.beyond_positions, kConfig,
+      "--length is {} but {} is meant for {} tokens (max_position_embeddings); choose at "
+      "most {}, or give --beyond-positions",
+      length, source.path, positions, positions);
+  return length;
+}
+
+void print_judged_task(const eval::JudgedTask& judged, bool json) {
+  nlohmann::ordered_json line{{"task", judged.task}, {"rows", judged.rows.size()}};
+  std::string words;
+  for (const auto& [name, result] : judged.results) {
+    line[name] = result.value;
+    words += fmt::format(", {} {:.{}f}", name, result.value, name == "tokens" ? 0 : 4);
+    if (result.error < 0) continue;
+    line[name + "_stderr"] = result.error;
+    words += fmt::format(" +- {:.4f}", result.error);
+  }
+  if (json) return print_json(line.dump());
+  print_result(fmt::format("{}: {} {}{}", judged.task,
+                           format_thousands(int64_t(judged.rows.size())),
+                           judged.task == "text" ? "windows" : "questions", words));
+}
+
+eval::Task read_task(const JudgeFlags& flags, FileSystem& files) {
+  eval::Task task = eval::parse_task(read_text(files, flags.tasks), flags.tasks);
+  if (flags.limit > 0 && flags.limit < int64_t(task.questions.size()))
+    task.questions.resize(size_t(flags.limit));
+  return task;
+}
+
+}  // namespace
+
+void add_judge_flags(CLI::App& app, JudgeFlags& flags) {
+  app.add_option("--tasks", flags.tasks,
+                 "questions as JSON lines in the fields of HellaSwag, ARC, MMLU, LAMBADA or GSM8K");
+  app.add_option("--text", flags.text, "a text file, whose perplexity is given");
+  app.add_option("--out", flags.out,
+                 "write a row for each question or window to this file, for --compare");
+  add_force(app, flags.existing);
+  app.add_option("--limit", flags.limit, "only the first N questions; 0: all")
+      ->capture_default_str();
+  app.add_option("--compare", flags.compare,
+                 "compare two files that --out wrote of two models, in pairs")
+      ->expected(2)
+      ->type_name("FILE");
+}
+
+int judge_model(const JudgeFlags& flags, Log& log) {
+  ASHLAR_REQUIRE(flags.limit >= 0, kConfig, "--limit is {}; expected 0 (all) or more", flags.limit);
+  eval::check(flags.compute);
+  const bool int8_weights =
+      eval::parse_int8_weights(flags.weights, nn::parse_precision(flags.compute.dtype));
+  const auto files = posix_files();
+  const bool of_text = !flags.text.empty();
+  const eval::Task task = of_text ? eval::Task{} : read_task(flags, *files);
+  const std::string text = of_text ? read_text(*files, flags.text) : "";
+  const auto source = eval::find_model(*files, flags.model, log);
+  std::vector<std::string> inputs{flags.tasks, flags.text};
+  for (const std::string& name : files->list(source.resolved))
+    inputs.push_back(join(source.resolved, name));
+  Outputs outputs(*files, {flags.out}, inputs, flags.existing);
+  if (!flags.out.empty()) require_outside_steps(*files, flags.out);
+  const models::Companions companions = models::companions_of(*files, source);
+  const auto tokenizer = eval::read_tokenizer(*files, source);
+  const data::TextFiles text_files = eval::read_text_files(companions, source, tokenizer.get());
+  const eval::TextEncoding encoding{*tokenizer, text_files, source, source.spec.max_positions};
+  const int64_t window = of_text ? window_of(flags, source) : 0;
+  const int64_t length = of_text ? window + 1 : eval::longest_of(encoding, task);
+  const int64_t places = !of_text && task.kind == eval::TaskKind::kGsm8k
+                             ? std::min(kJudgeSlots, int64_t(task.questions.size()))
+                             : 1;
+  const eval::Calls calls{.max_positions = length,
+                          .max_call = std::min(length, kJudgeChunk),
+                          .cached = true,
+                          .num_places = places,
+                          .int8_weights = int8_weights};
+  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
+  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
+                        computing.gpu);
+  eval::PromptSlots slots(runtime.ctx, runtime.allocator, runtime.model,
+                          {.num_slots = places, .max_tokens = length, .max_chunk = kJudgeChunk});
+  const eval::GenerationConfig config = eval::read_generation_config(companions, source);
+  const eval::JudgedTask judged =
+      of_text ? eval::judge_text(slots, encoding, text, window, log)
+              : eval::judge_task(slots, encoding, task, config.stop_ids, log);
+  if (!flags.out.empty()) outputs.write(flags.out, eval::lines_of(judged, source.path));
+  outputs.publish();
+  print_judged_task(judged, flags.json);
+  return 0;
+}
+
+int compare_judged(const std::vector<std::string>& paths, bool json) {
+  const auto files = posix_files();
+  const eval::JudgedFile a = eval::parse_judged(read_text(*files, paths[0]), paths[0]);
+  const eval::JudgedFile b = eval::parse_judged(read_text(*files, paths[1]), paths[1]);
+  auto rows = nlohmann::ordered_json::array();
+  for (const eval::Comparison& found : eval::compare(a, b)) {
+    if (!json) {
+      std::string line = fmt::format(
+          "{} {}: {:.4f} of {}, {:.4f} of {}; difference {:+.4f}, 95 % within {:+.4f} to {:+.4f}",
+          a.task, found.metric, found.a, a.model, found.b, b.model, found.difference, found.low(),
+          found.high());
+      if (found.counts)
+        line += fmt::format("; {} right in the first alone, {} in the second, p {:.3g}",
+                            found.only_a, found.only_b, found.p);
+      print_result(line);
+      continue;
+    }
+    nlohmann::ordered_json row{{"metric", found.metric}, {"a", found.a},
+                               {"b", found.b},           {"difference", found.difference},
+                               {"stderr", found.error},  {"low", found.low()},
+                               {"high", found.high()}};
+    if (found.counts)
+      row.update({{"only_a", found.only_a}, {"only_b", found.only_b}, {"p", found.p}});
+    rows.push_back(std::move(row));
+  }
+  if (json)
+    print_json(nlohmann::ordered_json{
+        {"task", a.task},
+        {"a", a.model},
+        {"b", b.model},
+        {"rows", a.rows.size()},
+        {"metrics",
+         rows}}.dump());
+  return 0;
+}
+
+}  // namespace ashlar::cli
