@@ -35,6 +35,7 @@ void add_eval(CLI::App& app, CommandAction& action);
 void add_score(CLI::App& app, CommandAction& action);
 void add_generate(CLI::App& app, CommandAction& action);
 void add_chat(CLI::App& app, CommandAction& action);
+void add_serve(CLI::App& app, CommandAction& action);
 void add_ckpt(CLI::App& app, CommandAction& action);
 void add_bench(CLI::App& app, CommandAction& action);
 void add_report(CLI::App& app, CommandAction& action);

@@ -36,6 +36,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"score"},
     {"generate"},
     {"chat"},
+    {"serve"},
     {"ckpt"},
     {"ckpt", "list"},
     {"ckpt", "show"},
