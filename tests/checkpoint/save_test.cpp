@@ -53,8 +53,7 @@ TEST(Save, WritesTheDocumentedFiles) {
 // Memory that is not what the host reads, as a device's is: model and optimizer pass the source.
 class Inverted final : public SnapshotSource {
  public:
-  void read(const FilePlan::Source& source, int64_t offset,
-            std::span<std::byte> out) const override {
+  void read(const FilePlan::Source& source, int64_t offset, std::span<std::byte> out) override {
     HostSource().read(source, offset, out);
     for (std::byte& byte : out) byte = ~byte;
   }
@@ -63,7 +62,7 @@ class Inverted final : public SnapshotSource {
 TEST(Save, ReadsTensorsThroughItsSource) {
   const auto files = memory_files();
   Log log = quiet_log();
-  const Inverted source;
+  Inverted source;
   CheckpointOptions options = direct();
   options.source = &source;
   Checkpointer checkpoints(*files, "root", options, log);
@@ -74,6 +73,41 @@ TEST(Save, ReadsTensorsThroughItsSource) {
       for (int64_t i = 0; i < piece.data.bytes(); ++i) piece.data.data[i] = ~piece.data.data[i];
   checkpoints.save(run.request(1));
   expect_holds(*files, checkpoints.newest()->directory, 1);
+}
+
+// Fails at one of its reads, as a device that is gone.
+class FailingSource final : public SnapshotSource {
+ public:
+  void begin(std::span<const FilePlan>) override { ++num_begun; }
+  void read(const FilePlan::Source& source, int64_t offset, std::span<std::byte> out) override {
+    ASHLAR_REQUIRE(reads_left-- != 0, kDevice, "the device is gone");
+    HostSource().read(source, offset, out);
+  }
+  void end() noexcept override { ++num_ended; }
+  int64_t reads_left = -1;  // negative: none fails
+  int num_begun = 0, num_ended = 0;
+};
+
+TEST(Save, FailsWithItsSourceAndLeavesTheArenaToTheNext) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  FailingSource source;
+  CheckpointOptions options = direct();
+  options.source = &source;
+  options.arena_bytes = 2 * kChunkBytes;
+  Checkpointer checkpoints(*files, "root", options, log);
+  TinyRun run;
+  for (const int64_t reads : {0, 1, 2, 3}) {
+    source.reads_left = reads;
+    EXPECT_EQ(message_of(ErrorKind::kDevice, [&] { checkpoints.save(run.request(1)); }),
+              "step 1 is not saved: the device is gone");
+  }
+  source.reads_left = -1;
+  run.fill(2);
+  checkpoints.save(run.request(2));
+  expect_holds(*files, checkpoints.newest()->directory, 2);
+  EXPECT_EQ(source.num_begun, 5);
+  EXPECT_EQ(source.num_ended, 5);
 }
 
 // Tensors change the moment that before_update() returns; what is stored is the saved step's.

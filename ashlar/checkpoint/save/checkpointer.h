@@ -87,7 +87,7 @@ struct CheckpointOptions {
   // The leader's wait for the others after its last file; with a channel: the time in which the
   // slowest makes no progress.
   double part_timeout_s = 600;
-  const SnapshotSource* source = nullptr;  // reads the tensors; null: they are in host memory
+  SnapshotSource* source = nullptr;   // reads the tensors; null: they are in host memory
   SaveChannel* channel = nullptr;     // of this rank among the writers; it outlives this object
   int64_t read_back_bytes_per_s = 0;  // most that one rank reads of a step after its commit; 0: any
   LeaseOptions lease = {};
@@ -187,7 +187,6 @@ class Checkpointer {
     std::function<void()> await_data, before_commit;
     const Clock::time_point start;
     PhaseRecorder times;
-    std::optional<Error> no_data;  // await_data threw; set before the job's first chunk is queued
     // The writer thread's:
     std::unique_ptr<StepWriter> writer;  // null once it failed
     std::optional<Error> error;
@@ -198,10 +197,13 @@ class Checkpointer {
   // One filled chunk on its way to the disk.
   struct Filled {
     std::shared_ptr<Job> job;
-    size_t file;
-    int64_t chunk, arena_chunk, bytes;  // arena_chunk -1: this writer has no file in the step
-    uint32_t crc;
-    bool last;
+    size_t file = 0;
+    int64_t chunk = 0;
+    int64_t arena_chunk = -1;  // -1: nothing more is to be written
+    int64_t bytes = 0;
+    uint32_t crc = 0;
+    bool last = false;
+    std::optional<Error> failure = std::nullopt;  // why the tensors could not be copied
   };
   // Saves that ended, until they are taken.
   struct Ended {
@@ -221,8 +223,9 @@ class Checkpointer {
 
   // The threads' side: save_threads.cpp.
   void copy_loop();
-  void make_ready(Job& job);
+  std::optional<Error> make_ready(Job& job);
   void copy(const std::shared_ptr<Job>& job);
+  bool copy_chunks(const std::shared_ptr<Job>& job, SnapshotSource& source);
   void queue(Filled filled);
   void write_loop();
   void write(const Filled& filled);

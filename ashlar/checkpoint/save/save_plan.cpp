@@ -402,8 +402,7 @@ void complete(SavePlan& plan) {
   manifest.tensors_total = int64_t(plan.index.tensors.size());
 }
 
-void HostSource::read(const FilePlan::Source& source, int64_t offset,
-                      std::span<std::byte> out) const {
+void HostSource::read(const FilePlan::Source& source, int64_t offset, std::span<std::byte> out) {
   while (!out.empty()) {
     int64_t run = offset / source.run_bytes, at = offset % source.run_bytes;
     const size_t count = std::min(out.size(), size_t(source.run_bytes - at));
@@ -420,7 +419,7 @@ void HostSource::read(const FilePlan::Source& source, int64_t offset,
 // Walks head and sources as one stream.  `offset` counts down to the beginning of the range, and is
 // 0 from there on.
 void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out,
-                    const SnapshotSource& from) {
+                    SnapshotSource& from) {
   const auto take = [&](int64_t bytes, auto&& copy) {
     if (offset < bytes && !out.empty()) {
       const size_t count = std::min(out.size(), size_t(bytes - offset));
@@ -439,6 +438,11 @@ void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> o
     take(source.bytes, [&](int64_t at, std::span<std::byte> part) { from.read(source, at, part); });
   }
   ASHLAR_ASSERT(out.empty());
+}
+
+void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out) {
+  HostSource host;
+  fill_from_plan(plan, offset, out, host);
 }
 
 }  // namespace ashlar::checkpoint

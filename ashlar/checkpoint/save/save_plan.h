@@ -39,8 +39,8 @@ struct SaveRequest {
   Id attempt{};
   // Boxes of logical tensors; those of all writers together tile every tensor they name.  Optimizer
   // states are named optim.<state>.<parameter>.  Model and optimizer bytes must stay unchanged
-  // until before_update() returns; loader tensors and all members below are copied inside save(),
-  // and only writer 0 has any.
+  // until before_update() returns, or until their source has read them; loader tensors and all
+  // members below are copied inside save(), and only writer 0 has any.
   std::span<const Piece> model = {}, optim = {}, loader = {};
   // The tensors that model and optim of all writers together must consist of; given by writer 0.
   // If it is empty, a tensor that no writer has goes unnoticed until a strict load.
@@ -71,21 +71,24 @@ struct FilePlan {
   std::vector<Source> sources;  // follow the head in this order
 };
 
-// Reads the memory of tensors while a snapshot is copied: where that is not the host's, whole
-// chunks can be brought over at a time.
+// Reads the memory of tensors while a snapshot is copied: where that is not the host's, it can be
+// brought over ahead of the reads.
 //
-// Threads  several.
+// Errors   an Error fails the save.
+// Threads  one; HostSource several.
 class SnapshotSource {
  public:
   virtual ~SnapshotSource() = default;
+  // A snapshot of these files begins: every byte of their sources is read once, in their order.
+  virtual void begin(std::span<const FilePlan>) {}
   // Bytes [offset, offset + out.size()) of the source, which are there when it returns.
-  virtual void read(const FilePlan::Source& source, int64_t offset,
-                    std::span<std::byte> out) const = 0;
+  virtual void read(const FilePlan::Source& source, int64_t offset, std::span<std::byte> out) = 0;
+  // Nothing more is read of the snapshot of a save, whether it began or not and was read whole.
+  virtual void end() noexcept {}
 };
 class HostSource final : public SnapshotSource {
  public:
-  void read(const FilePlan::Source& source, int64_t offset,
-            std::span<std::byte> out) const override;
+  void read(const FilePlan::Source& source, int64_t offset, std::span<std::byte> out) override;
 };
 
 struct StoredFiles;  // stored_files.h
@@ -167,6 +170,7 @@ void complete(SavePlan& plan);
 
 // Copies bytes [offset, offset + out.size()) of the planned file.
 void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out,
-                    const SnapshotSource& from = HostSource());
+                    SnapshotSource& from);
+void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out);  // HostSource
 
 }  // namespace ashlar::checkpoint

@@ -18,12 +18,48 @@
 // (coordination.h).
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "ashlar/checkpoint/format/raise.h"
 #include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/core/checksum.h"
 
 namespace ashlar::checkpoint {
+namespace {
+
+// A chunk of the arena, which is released unless it is taken.
+class ArenaChunk {
+ public:
+  explicit ArenaChunk(ChunkArena& arena) : arena_(arena), number_(arena.acquire()) {}
+  ~ArenaChunk() {
+    if (number_ >= 0) arena_.release(number_);
+  }
+  ArenaChunk(const ArenaChunk&) = delete;
+  std::span<std::byte> bytes() const { return arena_.bytes(number_); }
+  int64_t take() { return std::exchange(number_, -1); }
+
+ private:
+  ChunkArena& arena_;
+  int64_t number_;
+};
+
+// Runs a part of a save that copies; an error of it fails the save.
+template <typename F>
+std::optional<Error> failure_in_copy(int64_t step, F&& body) {
+  const auto failure = [&](ErrorKind kind, const std::exception& error) {
+    return Error(kind, fmt::format("step {} is not saved: {}", step, error.what()));
+  };
+  try {
+    body();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return failure(error.kind(), error);
+  } catch (const std::bad_alloc& error) {
+    return failure(ErrorKind::kMemory, error);
+  }
+}
+
+}  // namespace
 
 void Checkpointer::copy_loop() {
   const auto has_work = [&] { return stop_ || !to_copy_.empty(); };
@@ -54,12 +90,9 @@ void Checkpointer::copy_loop() {
   }
 }
 
-// Fills in the plan and waits until the tensors may be copied.  An error becomes the job's.
-void Checkpointer::make_ready(Job& job) {
-  const auto fails = [&](ErrorKind kind, const std::exception& error) {
-    job.no_data = Error(kind, fmt::format("step {} is not saved: {}", job.plan.step, error.what()));
-  };
-  try {
+// Fills in the plan and waits until the tensors may be copied.
+std::optional<Error> Checkpointer::make_ready(Job& job) {
+  return failure_in_copy(job.plan.step, [&] {
     Clock::time_point start = Clock::now();
     fill_in(job.plan);
     job.times.add(Phase::kPlan, start);
@@ -67,39 +100,44 @@ void Checkpointer::make_ready(Job& job) {
     start = Clock::now();
     job.await_data();
     job.times.add(Phase::kWait, start);
-  } catch (const Error& error) {
-    fails(error.kind(), error);
-  } catch (const std::bad_alloc& error) {
-    fails(ErrorKind::kMemory, error);
-  }
+  });
 }
 
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
-  const HostSource host;
-  const SnapshotSource& source = options_.source ? *options_.source : host;
-  // An element without memory ends the job: nothing more is to be written.
-  const Filled end{job, 0, 0, -1, 0, 0, true};
-  make_ready(*job);
-  const size_t num_files = job->no_data ? 0 : job->plan.files.size();
-  if (num_files == 0) return queue(end);
+  HostSource host;
+  SnapshotSource& source = options_.source ? *options_.source : host;
+  std::optional<Error> failure = make_ready(*job);
+  bool whole = false;
+  if (!failure)
+    failure = failure_in_copy(job->plan.step, [&] { whole = copy_chunks(job, source); });
+  source.end();
+  if (!whole) queue({.job = job, .last = true, .failure = std::move(failure)});
+}
+
+// Queues all chunks of the job; false: it has none, or the save was given up.
+bool Checkpointer::copy_chunks(const std::shared_ptr<Job>& job, SnapshotSource& source) {
+  const std::vector<FilePlan>& files = job->plan.files;
+  const size_t num_files = files.size();
+  source.begin(files);
   for (size_t f = 0; f < num_files; ++f) {
-    const FilePlan& file = job->plan.files[f];
+    const FilePlan& file = files[f];
     const int64_t size_bytes = file.file.size_bytes;
     const int64_t chunks = std::max<int64_t>(1, num_chunks(size_bytes));
     for (int64_t c = 0; c < chunks; ++c) {
-      if (coordination_->given_up()) return queue(end);
+      if (coordination_->given_up()) return false;
       const int64_t begin = c * kChunkBytes, bytes = std::min(kChunkBytes, size_bytes - begin);
-      const int64_t arena_chunk = arena_->acquire();
-      const auto memory = arena_->bytes(arena_chunk).first(size_t(bytes));
+      ArenaChunk memory(*arena_);
+      const auto out = memory.bytes().first(size_t(bytes));
       Clock::time_point start = Clock::now();
-      fill_from_plan(file, begin, memory, source);
+      fill_from_plan(file, begin, out, source);
       job->times.add(Phase::kCopy, start, bytes);
       start = Clock::now();
-      const uint32_t crc = crc32c(memory);  // while the processor's caches have it
+      const uint32_t crc = crc32c(out);  // while the processor's caches have it
       job->times.add(Phase::kHash, start, bytes);
-      queue({job, f, c, arena_chunk, bytes, crc, f + 1 == num_files && c + 1 == chunks});
+      queue({job, f, c, memory.take(), bytes, crc, f + 1 == num_files && c + 1 == chunks});
     }
   }
+  return num_files > 0;
 }
 
 void Checkpointer::queue(Filled filled) {
@@ -128,7 +166,7 @@ void Checkpointer::write_loop() {
 void Checkpointer::write(const Filled& filled) {
   Job& job = *filled.job;
   if (!job.error && !job.writer) guarded(job, [&] { begin(job); });
-  if (!job.error && job.no_data) guarded(job, [&] { throw *job.no_data; });
+  if (!job.error && filled.failure) guarded(job, [&] { throw *filled.failure; });
   if (!job.error) guarded(job, [&] { coordination_->require_going_on(job.plan.step); });
   if (filled.arena_chunk >= 0) {
     if (!job.error) guarded(job, [&] { write_chunk(job, filled); });
