@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <string>
+#include <vector>
 
 #define ASHLAR_KERNEL(...) __global__ __launch_bounds__(__VA_ARGS__) void
 #define ASHLAR_DEVICE __device__ __forceinline__
@@ -139,6 +140,12 @@ std::string run(void (*kernel)(Args), LaunchShape shape, const Args& args) {
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }
 
+struct SideOrder {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t followed = nullptr, held = nullptr;
+  std::vector<cudaEvent_t> marks;
+};
+
 namespace half {
 
 inline std::string text_of(cudaError_t error) {
@@ -210,6 +217,51 @@ inline std::string seconds_between(void* earlier, void* later, double& seconds) 
       &milliseconds, static_cast<cudaEvent_t>(earlier), static_cast<cudaEvent_t>(later)));
   seconds = double(milliseconds) * 1e-3;
   return error;
+}
+inline void give_side_order(SideOrder* order) {
+  for (const cudaEvent_t mark : order->marks) cudaEventDestroy(mark);
+  if (order->followed) cudaEventDestroy(order->followed);
+  if (order->held) cudaEventDestroy(order->held);
+  if (order->stream) cudaStreamDestroy(order->stream);
+  delete order;
+}
+inline SideOrder* take_side_order(int num_marks) {
+  auto* order = new SideOrder;
+  const auto make = [](cudaEvent_t* event) {
+    return cudaEventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess;
+  };
+  bool made = cudaStreamCreateWithFlags(&order->stream, cudaStreamNonBlocking) == cudaSuccess &&
+              make(&order->followed) && make(&order->held);
+  for (int i = 0; i < num_marks && made; ++i) {
+    cudaEvent_t mark = nullptr;
+    made = make(&mark);
+    if (made) order->marks.push_back(mark);
+  }
+  if (made) return order;
+  cudaGetLastError();
+  give_side_order(order);
+  return nullptr;
+}
+inline std::string follow_work(SideOrder* order) {
+  const std::string error = text_of(cudaEventRecord(order->followed, nullptr));
+  return error.empty() ? text_of(cudaStreamWaitEvent(order->stream, order->followed, 0)) : error;
+}
+inline std::string queue_side_copy(SideOrder* order, void* pinned, const void* from, size_t bytes) {
+  return text_of(cudaMemcpyAsync(pinned, from, bytes, cudaMemcpyDefault, order->stream));
+}
+inline std::string set_mark(SideOrder* order, int mark) {
+  return text_of(cudaEventRecord(order->marks[size_t(mark)], order->stream));
+}
+inline std::string has_passed(SideOrder* order, int mark, bool* passed) {
+  const cudaError_t answer = cudaEventQuery(order->marks[size_t(mark)]);
+  *passed = answer == cudaSuccess;
+  if (answer != cudaErrorNotReady) return text_of(answer);
+  cudaGetLastError();  // it is none
+  return "";
+}
+inline std::string hold_work(SideOrder* order) {
+  const std::string error = text_of(cudaEventRecord(order->held, order->stream));
+  return error.empty() ? text_of(cudaStreamWaitEvent(nullptr, order->held, 0)) : error;
 }
 inline int num_modes() {
   return 1;

@@ -55,6 +55,27 @@ std::string record_event(void* event) {
 std::string seconds_between(void* earlier, void* later, double& seconds) {
   return half::seconds_between(earlier, later, seconds);
 }
+SideOrder* take_side_order(int num_marks) {
+  return half::take_side_order(num_marks);
+}
+void give_side_order(SideOrder* order) {
+  half::give_side_order(order);
+}
+std::string follow_work(SideOrder* order) {
+  return half::follow_work(order);
+}
+std::string queue_side_copy(SideOrder* order, void* pinned, const void* from, size_t bytes) {
+  return half::queue_side_copy(order, pinned, from, bytes);
+}
+std::string set_mark(SideOrder* order, int mark) {
+  return half::set_mark(order, mark);
+}
+std::string has_passed(SideOrder* order, int mark, bool* passed) {
+  return half::has_passed(order, mark, passed);
+}
+std::string hold_work(SideOrder* order) {
+  return half::hold_work(order);
+}
 int num_modes() {
   return half::num_modes();
 }

@@ -183,6 +183,8 @@ std::string run(void (*kernel)(Args), LaunchShape shape, const Args& args,
       shape, [&] { kernel(args); }, where);
 }
 
+struct SideOrder;  // launch.h
+
 namespace half {
 std::string description();
 std::string vendor();
@@ -200,6 +202,13 @@ void* make_event();
 void give_event(void* event);
 std::string record_event(void* event);
 std::string seconds_between(void* earlier, void* later, double& seconds);
+SideOrder* take_side_order(int num_marks);
+void give_side_order(SideOrder*);
+std::string follow_work(SideOrder*);
+std::string queue_side_copy(SideOrder*, void* pinned, const void* from, size_t bytes);
+std::string set_mark(SideOrder*, int mark);
+std::string has_passed(SideOrder*, int mark, bool* passed);
+std::string hold_work(SideOrder*);
 int num_modes();
 std::string select_mode(int number);
 }  // namespace half

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 struct dim3 {  // clang knows it by this name
   explicit dim3(int64_t x) : x(unsigned(x)) {}
@@ -25,6 +26,12 @@ int hipEventDestroy(struct ihipEvent_t*);
 int hipEventRecord(struct ihipEvent_t*, struct ihipStream_t*);
 int hipEventElapsedTime(float* milliseconds, struct ihipEvent_t* earlier,
                         struct ihipEvent_t* later);
+int hipStreamCreateWithFlags(struct ihipStream_t**, unsigned flags);
+int hipStreamDestroy(struct ihipStream_t*);
+int hipStreamWaitEvent(struct ihipStream_t*, struct ihipEvent_t*, unsigned flags);
+int hipEventCreateWithFlags(struct ihipEvent_t**, unsigned flags);
+int hipEventQuery(struct ihipEvent_t*);
+int hipGetLastError();
 const char* hipGetErrorString(int);
 }
 
@@ -149,6 +156,12 @@ ASHLAR_DEVICE void mfma_32x32x8(float (&c)[16], const uint64_t (&a)[2], const ui
   for (int r = 0; r < 16; ++r) c[r] = sum[r];
 }
 
+struct SideOrder {
+  ihipStream_t* stream = nullptr;
+  ihipEvent_t *followed = nullptr, *held = nullptr;
+  std::vector<ihipEvent_t*> marks;
+};
+
 namespace half {
 
 inline std::string text_of(int error) {
@@ -213,6 +226,52 @@ inline std::string seconds_between(void* earlier, void* later, double& seconds) 
                                   static_cast<struct ihipEvent_t*>(later)));
   seconds = double(milliseconds) * 1e-3;
   return error;
+}
+inline void give_side_order(SideOrder* order) {
+  for (ihipEvent_t* const mark : order->marks) hipEventDestroy(mark);
+  if (order->followed) hipEventDestroy(order->followed);
+  if (order->held) hipEventDestroy(order->held);
+  if (order->stream) hipStreamDestroy(order->stream);
+  delete order;
+}
+inline SideOrder* take_side_order(int num_marks) {
+  constexpr unsigned kNonBlocking = 1, kDisableTiming = 2;
+  auto* order = new SideOrder;
+  const auto make = [](ihipEvent_t** event) {
+    return hipEventCreateWithFlags(event, kDisableTiming) == 0;
+  };
+  bool made = hipStreamCreateWithFlags(&order->stream, kNonBlocking) == 0 &&
+              make(&order->followed) && make(&order->held);
+  for (int i = 0; i < num_marks && made; ++i) {
+    ihipEvent_t* mark = nullptr;
+    made = make(&mark);
+    if (made) order->marks.push_back(mark);
+  }
+  if (made) return order;
+  give_side_order(order);
+  return nullptr;
+}
+inline std::string follow_work(SideOrder* order) {
+  const std::string error = text_of(hipEventRecord(order->followed, nullptr));
+  return error.empty() ? text_of(hipStreamWaitEvent(order->stream, order->followed, 0)) : error;
+}
+inline std::string queue_side_copy(SideOrder* order, void* pinned, const void* from, size_t bytes) {
+  return text_of(hipMemcpyAsync(pinned, from, bytes, kAnyMemory, order->stream));
+}
+inline std::string set_mark(SideOrder* order, int mark) {
+  return text_of(hipEventRecord(order->marks[size_t(mark)], order->stream));
+}
+inline std::string has_passed(SideOrder* order, int mark, bool* passed) {
+  constexpr int kNotReady = 600;
+  const int answer = hipEventQuery(order->marks[size_t(mark)]);
+  *passed = answer == 0;
+  if (answer != kNotReady) return text_of(answer);
+  hipGetLastError();  // it is none
+  return "";
+}
+inline std::string hold_work(SideOrder* order) {
+  const std::string error = text_of(hipEventRecord(order->held, order->stream));
+  return error.empty() ? text_of(hipStreamWaitEvent(nullptr, order->held, 0)) : error;
 }
 inline int num_modes() {
   return 1;

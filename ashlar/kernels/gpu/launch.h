@@ -49,6 +49,18 @@ std::string record_event(void* event);
 // From the record of one event to that of a later one, both of which were waited for.
 std::string seconds_between(void* earlier, void* later, double& seconds);
 
+// A second order: copies to pinned memory that run beside the work above, one after another.  Every
+// function returns before its effect.
+struct SideOrder;
+SideOrder* take_side_order(int num_marks);  // null: the device refuses it
+void give_side_order(SideOrder*);           // its copies have run
+std::string follow_work(SideOrder*);        // later copies run after all work queued until now
+std::string queue_side_copy(SideOrder*, void* pinned, const void* from, size_t bytes);
+// Sets a mark, by number, behind the copies queued until now.  passed: they have run.
+std::string set_mark(SideOrder*, int mark);
+std::string has_passed(SideOrder*, int mark, bool* passed);
+std::string hold_work(SideOrder*);  // later work runs after all copies queued until now
+
 // A device runs threads in the order it likes; the emulator has several orders to choose from.
 int num_modes();
 std::string select_mode(int number);  // returns its name

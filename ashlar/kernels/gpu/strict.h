@@ -74,6 +74,8 @@ void mfma_32x32x8(float (&c)[16], const uint64_t (&a)[2], const uint64_t (&b)[2]
 template <typename Args>
 std::string run(void (*kernel)(Args), LaunchShape shape, const Args& args);
 
+struct SideOrder;  // launch.h
+
 namespace half {
 std::string description();
 std::string vendor();
@@ -87,6 +89,13 @@ void* take_pinned(size_t bytes);
 void give_pinned(void* data);
 std::string queue_copy(void* to, const void* from, size_t bytes);
 std::string wait();
+SideOrder* take_side_order(int num_marks);
+void give_side_order(SideOrder*);
+std::string follow_work(SideOrder*);
+std::string queue_side_copy(SideOrder*, void* pinned, const void* from, size_t bytes);
+std::string set_mark(SideOrder*, int mark);
+std::string has_passed(SideOrder*, int mark, bool* passed);
+std::string hold_work(SideOrder*);
 int num_modes();
 std::string select_mode(int number);
 }  // namespace half

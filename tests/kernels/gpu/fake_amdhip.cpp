@@ -91,6 +91,27 @@ int hipEventElapsedTime(float* milliseconds, FakeEvent* earlier, FakeEvent* late
   *milliseconds = earlier && !later ? 2.5f : 0;
   return note("elapsed");
 }
+int hipStreamCreateWithFlags(FakeStream** stream, unsigned flags) {
+  *stream = reinterpret_cast<FakeStream*>(hip_calls);
+  return flags == 1 ? note("stream") : 1;
+}
+int hipStreamDestroy(FakeStream* stream) {
+  return stream ? note("destroy stream") : 1;
+}
+int hipStreamWaitEvent(FakeStream* stream, FakeEvent* event, unsigned flags) {
+  return stream && event && flags == 0 ? note("wait for event") : 1;
+}
+int hipEventCreateWithFlags(FakeEvent** event, unsigned flags) {
+  *event = reinterpret_cast<FakeEvent*>(hip_calls);
+  return flags == 2 ? note("event without times") : 1;
+}
+int hipEventQuery(FakeEvent* event) {
+  note("query");
+  return event ? 600 : 1;
+}
+int hipGetLastError() {
+  return note("last error");
+}
 const char* hipGetErrorString(int error) {
   return error == 7 ? "seven" : "another";
 }

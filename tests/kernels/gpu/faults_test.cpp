@@ -261,5 +261,39 @@ TEST(Faults, EachIsFoundByTheModesOfTheTable) {
   }
 }
 
+// Work that overwrites what a side order copies, with and without a wait for the copy.
+TEST(SideOrderFaults, AreShownByCopiesThatAreLate) {
+  if (const std::string reason = missing(); !reason.empty()) GTEST_SKIP() << reason;
+  constexpr size_t kBytes = 64;
+  void* const data = take(kBytes);
+  auto* const pinned = static_cast<uint64_t*>(take_pinned(kBytes));
+  SideOrder* const order = take_side_order(1);
+  const auto fill = [&](uint64_t number) {
+    const Fill all{.to = data,
+                   .rows = 1,
+                   .row_bytes = kBytes,
+                   .stride_bytes = kBytes,
+                   .pattern = number,
+                   .unit_bytes = 8};
+    EXPECT_EQ(launch(all), "");
+  };
+  EXPECT_NE(queue_side_copy(order, pinned, data, kBytes), "");  // which work it is to see is unsaid
+  for (const bool held : {true, false}) {
+    fill(1);
+    EXPECT_EQ(follow_work(order), "");
+    EXPECT_EQ(queue_side_copy(order, pinned, data, kBytes), "");
+    EXPECT_EQ(set_mark(order, 0), "");
+    if (held) {
+      EXPECT_EQ(hold_work(order), "");
+    }
+    fill(2);
+    for (bool passed = false; !passed;) ASSERT_EQ(has_passed(order, 0, &passed), "");
+    EXPECT_EQ(pinned[0], held ? 1u : 2u);
+  }
+  give_side_order(order);
+  give_pinned(pinned);
+  give(data);
+}
+
 }  // namespace
 }  // namespace ashlar::device

@@ -37,6 +37,12 @@ int hipEventCreate(ihipEvent_t**);
 int hipEventDestroy(ihipEvent_t*);
 int hipEventRecord(ihipEvent_t*, ihipStream_t*);
 int hipEventElapsedTime(float*, ihipEvent_t*, ihipEvent_t*);
+int hipStreamCreateWithFlags(ihipStream_t**, unsigned);
+int hipStreamDestroy(ihipStream_t*);
+int hipStreamWaitEvent(ihipStream_t*, ihipEvent_t*, unsigned);
+int hipEventCreateWithFlags(ihipEvent_t**, unsigned);
+int hipEventQuery(ihipEvent_t*);
+int hipGetLastError();
 const char* hipGetErrorString(int);
 }
 
@@ -48,6 +54,23 @@ void expect_noted(const std::string& want, const char* noted) {
   if (want == noted) return;
   std::fprintf(stderr, "noted: %s, expected: %s\n", noted, want.c_str());
   std::_Exit(1);
+}
+
+// Calls the functions for a second stream.
+void call_for_side_copies(const char* noted) {
+  ihipStream_t* stream = nullptr;
+  hipStreamCreateWithFlags(&stream, 1);
+  expect_noted("stream", noted);
+  ihipEvent_t* event = nullptr;
+  hipEventCreateWithFlags(&event, 2);
+  expect_noted("event without times", noted);
+  hipStreamWaitEvent(stream, event, 0);
+  expect_noted("wait for event", noted);
+  if (hipEventQuery(event) != 600) std::_Exit(6);
+  hipGetLastError();
+  expect_noted("last error", noted);
+  hipStreamDestroy(stream);
+  expect_noted("destroy stream", noted);
 }
 
 [[noreturn]] void call_every_function() {
@@ -93,6 +116,7 @@ void expect_noted(const std::string& want, const char* noted) {
   if (milliseconds != 2.5f) std::_Exit(5);
   hipEventDestroy(event);
   expect_noted("destroy event", noted);
+  call_for_side_copies(noted);
   __hipUnregisterFatBinary(modules);
   std::fprintf(stderr, "%s", modules[0] ? "still registered" : hipGetErrorString(7));
   std::_Exit(0);

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/side_copies.h"
 #include "ashlar/tensor/host_bytes.h"
 #include "ashlar/tensor/tensor.h"
 
@@ -127,6 +129,58 @@ TEST_F(Streams, BringSeveralListsBackInOneWait) {
   EXPECT_EQ(counts_here, counts);
   EXPECT_EQ(stream_.num_waits(), 1);
   memory_.give(data, 2 * kGpuAlign);
+}
+
+class OrderedCopies : public testing::Test {
+ protected:
+  static constexpr int64_t kNumbers = 1000, kBytes = kNumbers * int64_t(sizeof(int64_t));
+  ~OrderedCopies() override { memory_.give(data_, 64 * kGpuAlign); }
+  void fill(int64_t number) {
+    ASSERT_EQ(device::launch(device::Fill{.to = data_,
+                                          .rows = 1,
+                                          .row_bytes = kBytes,
+                                          .stride_bytes = kBytes,
+                                          .pattern = uint64_t(number),
+                                          .unit_bytes = 8}),
+              "");
+  }
+  // All numbers of a slot, once they are there.
+  std::vector<int64_t> slot(int64_t number) const {
+    while (!copies_.is_done(number)) std::this_thread::yield();
+    std::vector<int64_t> numbers(kNumbers);
+    std::memcpy(numbers.data(), copies_.slot(number), size_t(kBytes));
+    return numbers;
+  }
+  void copy(int64_t number) {
+    copies_.queue(number, 0, data_, kBytes / 4);
+    copies_.queue(number, kBytes / 4, data_ + kBytes / 4, kBytes - kBytes / 4);
+    copies_.mark(number);
+  }
+
+  PinnedMemory pinned_memory_;
+  Allocator pinned_{pinned_memory_};
+  Reservation memory_{4 * kMiB};
+  std::byte* const data_ = memory_.take(64 * kGpuAlign);
+  SideCopies copies_{pinned_, 2, kBytes};
+};
+
+TEST_F(OrderedCopies, SeeTheWorkBeforeThemAndNotTheWorkThatWaits) {
+  EXPECT_EQ(pinned_.counts().total.current_bytes, 2 * kBytes);
+  for (int64_t round = 0; round < 20; ++round) {
+    fill(round);
+    copies_.follow_work();
+    copy(round % 2);
+    copies_.hold_work();
+    fill(-1);
+    EXPECT_EQ(slot(round % 2), std::vector<int64_t>(kNumbers, round));
+  }
+}
+
+TEST(SideCopies, HasAsManySlotsAsTheBytesNeedUpToALimit) {
+  EXPECT_EQ(SideCopies::num_slots_for(1), 1);
+  EXPECT_EQ(SideCopies::num_slots_for(SideCopies::kSlotBytes), 1);
+  EXPECT_EQ(SideCopies::num_slots_for(SideCopies::kSlotBytes + 1), 2);
+  EXPECT_EQ(SideCopies::num_slots_for(int64_t{1} << 40), SideCopies::kMostSlots);
 }
 
 TEST(FoundGpu, IsTheChipThatTheEmulatorStandsFor) {

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "ashlar/kernels/gpu/emulator/host_view.h"
 #include "ashlar/kernels/gpu/emulator/memory.h"
 #include "ashlar/kernels/gpu/emulator/mode.h"
 #include "ashlar/kernels/gpu/gpu.h"
@@ -303,18 +305,23 @@ void* take(size_t bytes, bool pinned) {
   return data;
 }
 
-// While one lives, the device works: its memory is open, closed to the host or not.
+// While one lives, the device works: its memory is open, closed to the host or not.  Each of
+// several threads may have one.
 class DeviceWork {
  public:
-  DeviceWork() { allow(true); }
-  ~DeviceWork() { allow(false); }
+  DeviceWork() { count(1); }
+  ~DeviceWork() { count(-1); }
   DeviceWork(const DeviceWork&) = delete;
 
  private:
-  static void allow(bool access) {
-    if (!closed_to_host) return;
+  static void count(int more) {
+    static std::mutex mutex;
+    static int living = 0;
+    const std::lock_guard lock(mutex);
+    living += more;
+    if (!closed_to_host || living != std::max(more, 0)) return;
     for (const auto& [data, all] : taken())
-      if (!all->pinned) all->memory.allow_access(access);
+      if (!all->pinned) all->memory.allow_access(more > 0);
   }
 };
 
@@ -333,11 +340,7 @@ Queue& queue() {
   static Queue copies;
   return copies;
 }
-void run_queued() {
-  const std::lock_guard lock(queue().mutex);
-  for (const QueuedCopy& copy : std::exchange(queue().copies, {}))
-    std::memcpy(copy.to, copy.from, copy.bytes);
-}
+std::atomic<int64_t> host_waits = 0;
 
 // "" if nobody wrote next to shared or device memory.
 std::string overrun(const WatchedMemory& shared) {
@@ -440,6 +443,20 @@ std::string run(const LaunchShape& shape, const std::function<void()>& body, Whe
   return error.empty() ? "" : text_of(where) + ": " + error;
 }
 
+void run_queued() {
+  const DeviceWork work;
+  const std::lock_guard lock(queue().mutex);
+  for (const QueuedCopy& copy : std::exchange(queue().copies, {}))
+    std::memcpy(copy.to, copy.from, copy.bytes);
+}
+void copy_on_device(void* to, const void* from, size_t bytes) {
+  const DeviceWork work;
+  std::memcpy(to, from, bytes);
+}
+int64_t num_host_waits() {
+  return host_waits;
+}
+
 namespace {
 
 void exchange_among(int size, void** lanes) {
@@ -498,6 +515,7 @@ std::string fill_zero(void* data, size_t bytes) {
   return "";
 }
 std::string copy_bytes(void* to, const void* from, size_t bytes) {
+  ++emulator::host_waits;
   const emulator::DeviceWork work;
   emulator::run_queued();
   std::memcpy(to, from, bytes);
@@ -515,6 +533,7 @@ std::string queue_copy(void* to, const void* from, size_t bytes) {
   return "";
 }
 std::string wait() {
+  ++emulator::host_waits;
   const emulator::DeviceWork work;
   emulator::run_queued();
   return "";

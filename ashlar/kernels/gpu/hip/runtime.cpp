@@ -45,10 +45,16 @@ struct HipFunctions {
   int (*hipHostMalloc)(void**, size_t, unsigned);
   int (*hipHostFree)(void*);
   int (*hipStreamSynchronize)(HipStream);
+  int (*hipStreamCreateWithFlags)(HipStream*, unsigned);
+  int (*hipStreamDestroy)(HipStream);
+  int (*hipStreamWaitEvent)(HipStream, HipEvent, unsigned);
+  int (*hipEventCreateWithFlags)(HipEvent*, unsigned);
+  int (*hipEventQuery)(HipEvent);
   int (*hipEventCreate)(HipEvent*);
   int (*hipEventDestroy)(HipEvent);
   int (*hipEventRecord)(HipEvent, HipStream);
   int (*hipEventElapsedTime)(float*, HipEvent, HipEvent);
+  int (*hipGetLastError)();
   const char* (*hipGetErrorString)(int);
 };
 
@@ -79,6 +85,12 @@ class HipRuntime {
     find(f_.hipEventDestroy, "hipEventDestroy");
     find(f_.hipEventRecord, "hipEventRecord");
     find(f_.hipEventElapsedTime, "hipEventElapsedTime");
+    find(f_.hipStreamCreateWithFlags, "hipStreamCreateWithFlags");
+    find(f_.hipStreamDestroy, "hipStreamDestroy");
+    find(f_.hipStreamWaitEvent, "hipStreamWaitEvent");
+    find(f_.hipEventCreateWithFlags, "hipEventCreateWithFlags");
+    find(f_.hipEventQuery, "hipEventQuery");
+    find(f_.hipGetLastError, "hipGetLastError");
     find(f_.hipGetErrorString, "hipGetErrorString");
   }
 
@@ -183,6 +195,24 @@ int hipEventRecord(HipEvent event, HipStream stream) {
 }
 int hipEventElapsedTime(float* milliseconds, HipEvent earlier, HipEvent later) {
   return hip_runtime().call(&HipFunctions::hipEventElapsedTime, milliseconds, earlier, later);
+}
+int hipStreamCreateWithFlags(HipStream* stream, unsigned flags) {
+  return hip_runtime().call(&HipFunctions::hipStreamCreateWithFlags, stream, flags);
+}
+int hipStreamDestroy(HipStream stream) {
+  return hip_runtime().call(&HipFunctions::hipStreamDestroy, stream);
+}
+int hipStreamWaitEvent(HipStream stream, HipEvent event, unsigned flags) {
+  return hip_runtime().call(&HipFunctions::hipStreamWaitEvent, stream, event, flags);
+}
+int hipEventCreateWithFlags(HipEvent* event, unsigned flags) {
+  return hip_runtime().call(&HipFunctions::hipEventCreateWithFlags, event, flags);
+}
+int hipEventQuery(HipEvent event) {
+  return hip_runtime().call(&HipFunctions::hipEventQuery, event);
+}
+int hipGetLastError() {
+  return hip_runtime().call(&HipFunctions::hipGetLastError);
 }
 const char* hipGetErrorString(int error) {
   const HipFunctions* f = hip_runtime().functions();
