@@ -49,6 +49,12 @@ void Balancer::undo(const kernels::Context& ctx) {
   if (!kept_.empty()) num_updates_ = kept_updates_;
 }
 
+std::optional<Tensor> Balancer::copy_of(const Tensor& live) const {
+  for (const Kept& kept : kept_)
+    if (kept.live.data == live.data) return kept.copy.tensor;
+  return std::nullopt;
+}
+
 void Balancer::update(const kernels::Context& ctx, std::span<const Tensor> counts_X,
                       double factor) {
   ++num_updates_;

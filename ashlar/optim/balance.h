@@ -18,6 +18,7 @@
 //            (real_experts).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "ashlar/kernels/context.h"
@@ -52,6 +53,10 @@ class Balancer {
   // global_batch both do nothing.
   void keep(const kernels::Context& ctx);
   void undo(const kernels::Context& ctx);
+  // Where keep() copies these biases or moments.  A save may have them copied there before the next
+  // step and read them during it: its keep() writes the same bytes again.  Absent: keep() does
+  // nothing.
+  std::optional<Tensor> copy_of(const Tensor& live) const;
 
   int64_t num_updates() const { return num_updates_; }
   void set_num_updates(int64_t updates) { num_updates_ = updates; }

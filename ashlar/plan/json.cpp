@@ -97,6 +97,7 @@ Ordered device_json(const DeviceSpec& device, const train::RunPlan& plan) {
           {"memory_bytes", device.memory_bytes},
           {"reserved_bytes", device.reserved_bytes},
           {"pinned_bytes", plan.pinned_bytes},
+          {"pinned_save_bytes", plan.pinned_save_bytes()},
           {"fits", taken <= device.memory_bytes}};
 }
 

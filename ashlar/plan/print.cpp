@@ -90,7 +90,8 @@ std::string device_lines(const DeviceSpec& device, const train::RunPlan& plan) {
          line("memory", device.memory_bytes) +
          (left >= 0 ? line("left", left)
                     : fmt::format("it does not fit: {} too much\n", format_bytes(-left))) +
-         "\npinned memory of the host:\n" + line("lists", plan.pinned_bytes);
+         "\npinned memory of the host:\n" + line("lists", plan.pinned_bytes) +
+         line("saves", plan.pinned_save_bytes());
 }
 
 std::string traffic_line(std::string_view axis, int size, std::string_view op,

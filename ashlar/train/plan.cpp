@@ -7,6 +7,7 @@
 
 #include "ashlar/parallel/muon_holdings.h"
 #include "ashlar/train/short_steps.h"
+#include "ashlar/train/start_checks.h"
 
 namespace ashlar::train {
 namespace {
@@ -46,6 +47,13 @@ void grow(RunPlan& plan, const RunPlan& longer, const ShortSteps& steps) {
   plan.trace.dims = steps.grown(plan.trace.dims, longer.trace.dims);
 }
 
+// A run that saves nothing copies nothing for saves.
+void plan_pinned(const Trainer& trainer, RunPlan& plan) {
+  plan.pinned_bytes = kernels::gpu::Stream::kRoomBytes;
+  if (trainer.recipe().checkpoint.every < 0) return;
+  plan.save_slots = kernels::gpu::SideCopies::num_slots_for(saved_bytes(trainer));
+}
+
 }  // namespace
 
 KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
@@ -68,6 +76,7 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
     plan.num_parameters = dry.trainer().num_parameters();
     plan.step_memory = dry.step_memory();
     plan.workspace_peak = dry.workspace_peak();
+    if (on.spec) plan_pinned(dry.trainer(), plan);
   }
   if (steps) {
     KindPlan longer;
@@ -78,7 +87,6 @@ KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span
   }
   plan.memory =
       DryRank(recipe, compute, num_ranks, rank, threads, plan.step_memory, muon_plans, on).memory();
-  if (on.spec) plan.pinned_bytes = kernels::gpu::Stream::kRoomBytes;
   return kind_plan;
 }
 

@@ -7,14 +7,18 @@
 
 #include <span>
 
+#include "ashlar/kernels/side_copies.h"
 #include "ashlar/train/dry_rank.h"
 
 namespace ashlar::train {
 
 struct RunPlan {
-  MemoryCounts memory;         // peaks by tag over an evaluation and a whole step
-  StepMemory step_memory;      // for a real Trainer
-  int64_t pinned_bytes = 0;    // memory of the host that a GPU copies from and to
+  MemoryCounts memory;     // peaks by tag over an evaluation and a whole step
+  StepMemory step_memory;  // for a real Trainer
+  // Memory of the host that a GPU copies from and to: for lists and results, and the slots of saves
+  // (kernels/side_copies.h).
+  int64_t pinned_bytes = 0, save_slots = 0;
+  int64_t pinned_save_bytes() const { return save_slots * kernels::gpu::SideCopies::kSlotBytes; }
   std::string workspace_peak;  // the place in a step where the workspace first is that large
   int64_t num_parameters = 0;
   KernelCosts costs;                  // of a step, all micro-batches

@@ -94,6 +94,8 @@ class Run {
   std::optional<models::BaseModel> base_;            // the same, of a run that freezes tensors
   std::unique_ptr<kernels::ProductTable> products_;  // of train.machine; null: none
   std::unique_ptr<GpuMemory> gpu_memory_;            // null: the CPU computes
+  // For saves; null: the CPU computes, or nothing is saved.
+  std::unique_ptr<kernels::gpu::SideCopies> side_copies_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<TracedSteps> traced_;
   std::unique_ptr<RunData> data_;

@@ -90,6 +90,9 @@ void Run::make_trainer() {
   first_weights_ = find_first_weights(files_, recipe_, ranks_, log_);
   if (!gpu_) products_ = read_product_table(files_, recipe_.train.machine);
   if (gpu_) gpu_memory_ = std::make_unique<GpuMemory>(plan_.memory.total.peak_bytes);
+  if (plan_.save_slots > 0)
+    side_copies_ =
+        std::make_unique<kernels::gpu::SideCopies>(gpu_memory_->pinned(), plan_.save_slots);
   trainer_ = std::make_unique<Trainer>(recipe_, compute_, memory(), threads_, ranks_,
                                        plan_.step_memory, products_.get(), nullptr,
                                        device(gpu_ ? &gpu_memory_->stream() : nullptr));
@@ -145,7 +148,8 @@ void Run::take_weights() {
 }
 
 void Run::open_checkpoints() {
-  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, resources_.local_ranks, *writer_);
+  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, resources_.local_ranks, *writer_,
+                                   side_copies_.get());
   log_.info("{}", describe_run(*trainer_, plan_, isa_, scale_.peak_flops, peak_->origin()));
   if (!resources_.placement.empty()) log_.info("placement: {}", resources_.placement);
   const std::string warmup = warmup_problem(recipe_);

@@ -48,7 +48,7 @@ std::string checkpoint_root(const Recipe& recipe) {
 }
 
 Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
-             StateWriter& writer)
+             StateWriter& writer, kernels::gpu::SideCopies* side_copies)
     : recipe_(recipe),
       files_(files),
       log_(log),
@@ -58,6 +58,8 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
       writer_(writer),
       writers_(choose_writers(ranks, writer.share(), recipe.checkpoint, log)),
       root_(checkpoint_root(recipe)) {
+  ASHLAR_ASSERT(!side_copies || !writers_.snapshot);  // a GPU has one rank
+  if (side_copies) device_.emplace(*side_copies);
   if (recipe_.checkpoint.every >= 0) check_files_together();
   channel_ = make_save_channel(ranks_, writers_.ranks, recipe_.checkpoint.control_interface, log_);
   while_leader(ranks_, "checkpoint root", [&] { open(""); });
@@ -98,6 +100,7 @@ void Saves::open(const std::string& run_id) {
   options.local_writers = local_ranks_;
   options.arena_bytes = recipe_.checkpoint.arena_mib << 20;
   if (writers_.snapshot) options.arena_bytes = kArenaOfGathered;
+  if (device_) options.source = &*device_;
   options.channel = channel_.get();
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
 }
@@ -263,9 +266,10 @@ void Saves::begin(Metrics* metrics, const RunCounters& counters, const HealthSta
 }
 
 void Saves::before_update() {
-  if (!writers_.snapshot) return checkpoints_->before_update();
+  if (!writers_.snapshot && !device_) return checkpoints_->before_update();
   const Clock::time_point start = Clock::now();
-  writers_.snapshot->before_update();
+  if (device_) device_->before_update();
+  if (writers_.snapshot) writers_.snapshot->before_update();
   if (writes()) checkpoints_->add_blocked(last_saved_, seconds_since(start));
 }
 
@@ -291,9 +295,11 @@ void Saves::save(const RunCounters& counters, const HealthState& health,
 }
 
 void Saves::start(const checkpoint::SaveRequest& what) {
+  if (device_) device_->follow();
   try {
     checkpoints_->save(what);
   } catch (const Error& error) {
+    if (device_) device_->cancel();
     failed(what.step, error);
   }
 }

@@ -5,10 +5,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/checkpoint/writers/save_channel.h"
 #include "ashlar/comm/group.h"
+#include "ashlar/train/device_snapshot.h"
 #include "ashlar/train/group_load_ranks.h"
 #include "ashlar/train/node_saves.h"
 #include "ashlar/train/records/metrics.h"
@@ -28,8 +30,9 @@ class Saves {
  public:
   // Takes the lease of the checkpoint root and finds the newest good step there.
   // local_ranks: the ranks on this machine, which share its memory.
+  // side_copies: of the GPU that has the state; null: the host has it.
   Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
-        StateWriter& writer);
+        StateWriter& writer, kernels::gpu::SideCopies* side_copies = nullptr);
   ~Saves();
 
   // Called before the first save.  metrics: rank 0's, which outlive this object; the others
@@ -89,6 +92,7 @@ class Saves {
   const int local_ranks_;
   StateWriter& writer_;
   const Writers writers_;
+  std::optional<DeviceSnapshot> device_;  // of a state that a GPU has
   Metrics* metrics_ = nullptr;
   const std::string root_;
   bool just_read_ = false;  // the newest step was read whole, and is in the system's memory

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ashlar/core/json.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/models/step_model.h"
 #include "ashlar/tensor/host_bytes.h"
 
@@ -50,6 +51,13 @@ void StateWriter::copy_balancing() {
   std::set<std::string> moments;
   for (const Piece& piece : trainer_.balancer().pieces()) moments.insert(piece.logical.name);
   const auto divert = [&](Piece& piece) {
+    if (piece.data.device == Device::kGpu) {
+      const std::optional<Tensor> copy = trainer_.balancer().copy_of(piece.data);
+      if (!copy) return;  // only an update changes it
+      kept_.push_back({piece.data, *copy});
+      piece.data = *copy;
+      return;
+    }
     copies_.push_back({piece.data, std::vector<std::byte>(size_t(piece.data.bytes()))});
     piece.data = {copies_.back().bytes.data(), piece.data.dtype, Device::kCpu, piece.data.shape};
   };
@@ -63,6 +71,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                                              const data::LoaderState& loader) {
   const Recipe& recipe = trainer_.recipe();
   for (Copy& copy : copies_) copy_to_host(copy.live, 0, copy.bytes);
+  for (const KeptOnDevice& kept : kept_) kernels::copy(trainer_.context(), kept.live, kept.copy);
   if (trainer_.model().groups().rank() != 0)
     return {.step = counters.step, .model = model_, .optim = optim_};
   arrays_ = data::to_arrays(loader);

@@ -34,7 +34,8 @@ class StateWriter {
   // The part of model and optimizer that this rank writes; the data live as long as this object.
   checkpoint::NodeShare share() const { return {model_, optim_}; }
   // Valid until the next call.  Balancing biases and their moments are copied here: with
-  // moe.balance.scope=micro_batch they move as soon as the next step begins.
+  // moe.balance.scope=micro_batch they move as soon as the next step begins.  A GPU copies them to
+  // memory of its own, and nothing waits for that.
   checkpoint::SaveRequest request(const RunCounters& counters, const HealthState& health,
                                   const data::LoaderState& loader);
 
@@ -49,7 +50,12 @@ class StateWriter {
     std::vector<std::byte> bytes;
   };
   std::vector<Piece> model_, optim_, loader_;
-  std::vector<Copy> copies_;          // pieces of model_ and optim_ point to these instead
+  struct KeptOnDevice {
+    Tensor live, copy;
+  };
+  // Pieces of model_ and optim_ point to these instead.
+  std::vector<Copy> copies_;
+  std::vector<KeptOnDevice> kept_;
   std::vector<LogicalTensor> whole_;  // rank 0's
   std::vector<data::NamedIntegers> arrays_;
 };

@@ -24,7 +24,10 @@ TEST(DevicePlan, SaysWhatIsTakenAndWhatIsLeft) {
   EXPECT_TRUE(contains(text, "on h200 (sm_90):")) << text;
   EXPECT_TRUE(contains(text, "reserved            1,610,612,736     1.50 GiB  outside of the plan"))
       << text;
-  EXPECT_TRUE(contains(text, "pinned memory of the host:")) << text;
+  // Lists take 64 MiB; a save goes through 64 slots of 4 MiB.
+  EXPECT_TRUE(contains(text, "pinned memory of the host:\nlists                  67,108,864"))
+      << text;
+  EXPECT_TRUE(contains(text, "saves                 268,435,456")) << text;
   EXPECT_TRUE(contains(text, "precision                      bf16")) << text;  // auto
   EXPECT_FALSE(contains(text, "does not fit")) << text;
 }

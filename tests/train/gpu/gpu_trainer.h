@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ashlar/comm/self/self.h"
+#include "ashlar/models/tensor_reader.h"
 #include "ashlar/tensor/host_bytes.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
@@ -84,6 +85,22 @@ inline std::vector<float> floats_of(const Tensor& tensor) {
   return values;
 }
 using Tensors = std::map<std::string, std::vector<float>>;
+
+// Model and optimizer of a step, by name.
+inline Tensors stored_state(FileSystem& files, const std::string& step) {
+  const models::StoredTensors stored(checkpoint::StepReader(files, step));
+  Tensors all;
+  for (const models::StoredTensor& tensor : stored.tensors()) {
+    if (tensor.component == checkpoint::Component::kLoader) continue;
+    const Shape& shape = tensor.logical.global_shape;
+    std::vector<float>& values = all[tensor.logical.name];
+    values.resize(size_t(shape.numel()));
+    const Tensor to{reinterpret_cast<std::byte*>(values.data()), DType::kF32, Device::kCpu, shape};
+    const Piece piece{tensor.logical, Box::whole(shape), to};
+    stored.read(std::span(&piece, 1));
+  }
+  return all;
+}
 
 enum class On { kCpu, kGpu };
 

@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ashlar/models/tensor_reader.h"
 #include "ashlar/train/start.h"
 #include "tests/data/support.h"
 #include "tests/support/temporary_directory.h"
@@ -46,20 +45,8 @@ class GpuRun : public testing::Test {
   }
   // Model and optimizer of a step, by name.
   Tensors state(const std::string& directory, int64_t number) {
-    const std::string step = root_ / fmt::format("{}/checkpoints/step-{:012}", directory, number);
-    const models::StoredTensors stored(checkpoint::StepReader(*files_, step));
-    Tensors all;
-    for (const models::StoredTensor& tensor : stored.tensors()) {
-      if (tensor.component == checkpoint::Component::kLoader) continue;
-      const Shape& shape = tensor.logical.global_shape;
-      std::vector<float>& values = all[tensor.logical.name];
-      values.resize(size_t(shape.numel()));
-      const Tensor to{reinterpret_cast<std::byte*>(values.data()), DType::kF32, Device::kCpu,
-                      shape};
-      const Piece piece{tensor.logical, Box::whole(shape), to};
-      stored.read(std::span(&piece, 1));
-    }
-    return all;
+    return stored_state(*files_,
+                        root_ / fmt::format("{}/checkpoints/step-{:012}", directory, number));
   }
 
   const std::unique_ptr<FileSystem> files_ = posix_files();
