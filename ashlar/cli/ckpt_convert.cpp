@@ -59,7 +59,16 @@ int export_model(const ConvertFlags& flags, Log& log) {
   const auto files = posix_files();
   require_outside_steps(*files, flags.out);
   const models::ModelSource source = eval::find_model(*files, flags.path, log);
-  if (flags.adapter) return export_adapter(*files, flags.out, source);
+  if (flags.adapter) {
+    const HfFlags defaults;
+    ASHLAR_REQUIRE(
+        flags.hf->layout == defaults.layout && flags.hf->dtype == defaults.dtype &&
+            flags.hf->max_file_gb == defaults.max_file_gb,
+        kConfig,
+        "--adapter writes one file of F32 with PEFT's names; leave out --layout, --dtype "
+        "and --max-file-gb");
+    return export_adapter(*files, flags.out, source);
+  }
   const std::string_view type =
       write_hf(*files, flags.out, source, models::StoredTensors(*files, source), *flags.hf, log);
   print_result(fmt::format("{}: {} layout, {}, from {}", flags.out, flags.hf->layout, type,

@@ -21,12 +21,17 @@ std::string layer_of(const std::string& weight) {
   return weight.substr(0, weight.rfind('.'));
 }
 
-void require_like_files(const ModelSpec& spec, const TunedTensors& tuned) {
+// The names of the tensors of the model's files.
+std::set<std::string> names_in_files(const ModelSpec& spec) {
   const std::vector<LogicalTensor> natives = nn::logical_tensors(spec);
   std::set<std::string> names;
   for (const FileTensor& tensor :
        file_tensors(natives, spec.blocks, HfLayout::kNative, names_of(spec)))
     names.insert(tensor.name);
+  return names;
+}
+
+void require_like_files(const std::set<std::string>& names, const TunedTensors& tuned) {
   for (const auto& [weight, adapter] : tuned.adapters())
     ASHLAR_REQUIRE(names.contains(weight), kConfig,
                    "{} has an adapter, but the model's files have it as a part of another tensor, "
@@ -34,21 +39,26 @@ void require_like_files(const ModelSpec& spec, const TunedTensors& tuned) {
                    weight);
 }
 
-// PEFT adapts every linear layer whose name is one of these or ends with one.  Experts have layers
-// of the same names without adapters, so that a model with experts needs whole names.
-std::vector<std::string> target_modules(const ModelSpec& spec, const TunedTensors& tuned) {
-  const bool has_experts = std::ranges::any_of(spec.blocks, [](const BlockSpec& block) {
-    return std::holds_alternative<MoeSpec>(block.feed_forward);
-  });
-  std::set<std::string> names;
-  for (const auto& [weight, adapter] : tuned.adapters()) {
-    const std::string layer = layer_of(weight);
-    names.insert(has_experts ? layer : layer.substr(layer.rfind('.') + 1));
-  }
-  return {names.begin(), names.end()};
+std::string last_part(const std::string& layer) {
+  return layer.substr(layer.rfind('.') + 1);
 }
 
-std::string adapter_config(const ModelSource& source, const TunedTensors& tuned) {
+// PEFT adapts every layer whose name is one of these or ends with one: a last part stands for all
+// layers that have it, if all of them have adapters (experts have none).
+std::vector<std::string> target_modules(const std::set<std::string>& names_in_files,
+                                        const TunedTensors& tuned) {
+  std::set<std::string> partly, targets;
+  for (const std::string& name : names_in_files)
+    if (!tuned.adapters().contains(name)) partly.insert(last_part(layer_of(name)));
+  for (const auto& [weight, adapter] : tuned.adapters()) {
+    const std::string layer = layer_of(weight), last = last_part(layer);
+    targets.insert(partly.contains(last) ? layer : last);
+  }
+  return {targets.begin(), targets.end()};
+}
+
+std::string adapter_config(const ModelSource& source, const std::set<std::string>& names,
+                           const TunedTensors& tuned) {
   const LoraSpec& lora = source.tuned->lora;
   return Ordered{{"peft_type", "LORA"},
                  {"task_type", "CAUSAL_LM"},
@@ -60,7 +70,7 @@ std::string adapter_config(const ModelSource& source, const TunedTensors& tuned)
                  {"bias", "none"},
                  {"fan_in_fan_out", false},
                  {"inference_mode", true},
-                 {"target_modules", target_modules(source.spec, tuned)}}
+                 {"target_modules", target_modules(names, tuned)}}
              .dump(2) +
          "\n";
 }
@@ -95,6 +105,10 @@ PeftStats write_peft_adapter(FileSystem& files, const std::string& directory,
   ASHLAR_REQUIRE(source.tuned && source.tuned->lora.rank > 0, kConfig,
                  "{} has no adapters; --adapter takes a step of a run with lora.rank",
                  source.resolved);
+  ASHLAR_REQUIRE(source.tuned->base.hugging_face, kConfig,
+                 "{} builds on {}, which is no Hugging Face directory, so that PEFT cannot load it "
+                 "beside the adapters; export the merged model",
+                 source.resolved, source.tuned->base.resolved);
   const StoredTensors stored(files, source);
   const TunedTensors& tuned = *stored.tuned();
   const std::string other = tuned.trained_whole();
@@ -102,7 +116,8 @@ PeftStats write_peft_adapter(FileSystem& files, const std::string& directory,
                  "{} was trained whole beside the adapters (lora.modules_to_save), which the "
                  "adapter's files do not hold; export the merged model",
                  other);
-  require_like_files(source.spec, tuned);
+  const std::set<std::string> names = names_in_files(source.spec);
+  require_like_files(names, tuned);
   Outputs outputs(files, {directory}, {});
   const std::string place = outputs.make_directory(directory);
   const auto write = [&](const char* name, auto fill) {
@@ -113,7 +128,7 @@ PeftStats write_peft_adapter(FileSystem& files, const std::string& directory,
   };
   write("adapter_model.safetensors", [&](File& file) { write_tensors(file, tuned); });
   write("adapter_config.json", [&](File& file) {
-    const std::string text = adapter_config(source, tuned);
+    const std::string text = adapter_config(source, names, tuned);
     file.write_at(std::as_bytes(std::span(text)), 0);
   });
   outputs.publish();

@@ -1,5 +1,8 @@
 #include "ashlar/models/tuned.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "ashlar/spec/tune_spec.h"
 #include "ashlar/tensor/box_order.h"
 #include "ashlar/tensor/host_bytes.h"
@@ -59,12 +62,34 @@ void TunedTensors::read(std::span<const Piece> pieces) const {
     if (piece.data.empty()) continue;
     (step_->find(piece.logical.name) ? trained : others).push_back(piece);
   }
+  // In place, a piece in BF16 would be rounded before the sum and after it.
+  const auto adapted_bf16 = [&](const Piece& piece) {
+    return piece.data.dtype == DType::kBF16 && adapters_.contains(piece.logical.name);
+  };
+  const auto narrow = std::ranges::stable_partition(others, std::not_fn(adapted_bf16));
+  const auto direct = std::span(others).first(others.size() - narrow.size());
   if (!trained.empty()) step_->read(trained);
-  if (!others.empty()) base_->read(others);
-  for (const Piece& piece : others) {
+  if (!direct.empty()) base_->read(direct);
+  for (const Piece& piece : direct) {
     const auto adapter = adapters_.find(piece.logical.name);
     if (adapter != adapters_.end()) add_product(adapter->second, piece);
   }
+  for (const Piece& piece : narrow) read_narrow(adapters_.at(piece.logical.name), piece);
+}
+
+// Reads in F64, adds, and rounds once.
+void TunedTensors::read_narrow(const AdapterValues& adapter, const Piece& piece) const {
+  std::vector<double> values(size_t(piece.data.numel()));
+  Piece wide = piece;
+  wide.logical.dtype = DType::kF64;
+  wide.data = tensor_over(std::span(values));
+  base_->read(std::span(&wide, 1));
+  add_product(adapter, wide);
+  std::vector<std::byte> rounded(size_t(piece.data.bytes()));
+  copy_convert(wide.data,
+               {rounded.data(), piece.data.dtype, Device::kCpu, Shape{piece.data.numel()}});
+  copy_from_host(piece.data, 0, rounded);
+  finish_copies_from_host();
 }
 
 // Row by row of the box.

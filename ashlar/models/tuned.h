@@ -4,7 +4,7 @@
 //   W' = W + scale B A      of W [N, K], A [r, K], B [N, r]
 //
 // Numerics  added in F64, then rounded to the type of the piece.
-// Memory    the adapters, in F32 or F64; a row of the largest tensor during a read.
+// Memory    the adapters in F64; during a read a row of a tensor, and a piece in F64 if it is BF16.
 // Errors    those of the two readers.
 // Threads   const members from several threads.
 #pragma once
@@ -44,6 +44,7 @@ class TunedTensors final : public TensorReader {
  private:
   void read_adapters();
   void add_product(const AdapterValues& adapter, const Piece& piece) const;
+  void read_narrow(const AdapterValues& adapter, const Piece& piece) const;
   std::unique_ptr<const StoredTensors> base_, step_;
   double scale_;
   std::map<std::string, AdapterValues> adapters_;

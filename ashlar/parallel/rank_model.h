@@ -141,8 +141,7 @@ class RankModel {
   // (pieces_to_write).
   std::vector<Piece> pieces(bool to_write) const;
   // Descriptions of every trained tensor and every trained buffer of the whole model, wherever it
-  // is kept:
-  // no boxes, no data.
+  // is kept: no boxes, no data.
   std::vector<Parameter> all_parameters() const;
   std::vector<LogicalTensor> all_buffers() const;
 

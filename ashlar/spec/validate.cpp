@@ -341,9 +341,9 @@ std::string directory_rule(const Recipe& recipe) {
 
 std::string tune_rule(const Recipe& recipe) {
   const TuneSpec& tune = recipe.tune;
-  if (!tune.has_adapters() && !tune.lora.modules_to_save.empty())
-    return "lora.modules_to_save names tensors but lora.rank is 0; choose a rank, or freeze the "
-           "others with train.freeze";
+  if (!tune.has_adapters() && tune.lora != LoraSpec{})
+    return "keys of [lora] are stated but lora.rank is 0, which trains all weights; choose a rank, "
+           "or leave them out";
   if (tune.trains_all()) return "";
   const std::string key = tune.has_adapters() ? fmt::format("lora.rank is {}", tune.lora.rank)
                                               : std::string("train.freeze names tensors");

@@ -20,10 +20,13 @@ double rate_after(const Recipe& recipe, int64_t steps) {
 
 // Whether the same weights have another loss or gradient under another value of the key.
 bool decides_losses(std::string_view key) {
-  constexpr std::array<std::string_view, 9> kKeys{
-      "data.train",         "data.validation_fraction", "data.sequence_length",
-      "data.packing",       "data.document_reset",      "data.mask_document_end",
-      "train.global_batch", "train.precision",          "train.stream"};
+  constexpr std::array<std::string_view, 11> kKeys{
+      "data.train",           "data.validation_fraction",
+      "data.sequence_length", "data.packing",
+      "data.document_reset",  "data.mask_document_end",
+      "train.global_batch",   "train.precision",
+      "train.stream",         "lora.alpha",
+      "lora.rslora"};
   return key.starts_with("model.") || key.starts_with("moe.") ||
          std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
 }

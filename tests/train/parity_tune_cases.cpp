@@ -15,9 +15,9 @@ void add_tune_cases(std::vector<ParityCase>& cases) {
   const Overrides lora_cca = attention;
   const Overrides lora_shared =
       joined(joined(kShared, adapters), {"lora.modules_to_save=*norm.weight,*.mlp.gate.*"});
-  const Overrides frozen = joined(
-      kMixed, {"init.model=none",
-               "train.freeze=model.embed_tokens.*,model.layers.0.*,*.mlp.experts.*,*.o_proj.*"});
+  const Overrides frozen = joined(kMixed, {"init.model=none",
+                                           "train.freeze=model.embed_tokens.*,model.input_*,model."
+                                           "layers.0.*,*.mlp.experts.*,*.o_proj.*"});
   add("lora_llama_dp2_zero3", 2, {"parallel.zero=3"}, lora_llama, true);
   add("lora_llama_tp2", 2, {"parallel.tp=2"}, lora_llama, true);
   add("lora_llama_pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}, lora_llama, true);

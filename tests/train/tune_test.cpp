@@ -28,7 +28,8 @@ using TensorValues = std::map<std::string, std::vector<double>>;
 const TuneOverrides kAdapters = {"init.model=hf", "lora.rank=2", "lora.alpha=3",
                                  "lora.targets=attention", "optim.lr=0.01"};
 const TuneOverrides kFrozen = {"init.model=hf",
-                               "train.freeze=model.embed_tokens.*,*.mlp.experts.*,*.o_proj.*"};
+                               "train.freeze=model.embed_tokens.*,model.input_*,*.mlp.experts.*,"
+                               "*.o_proj.*"};
 
 // A model of a few steps as the directory "hf", and runs that tune it, in memory.
 class Tuning : public testing::Test {
@@ -190,6 +191,20 @@ TEST_F(Tuning, AResumedRunHasTheSameBits) {
               stored_values(step_of(kind + "-twice", 4)));
     EXPECT_EQ(model_values(kind + "-once"), model_values(kind + "-twice"));
   }
+}
+
+// Frozen products are kept in bf16 there; steps and whole models are what they are in fp32.
+TEST_F(Tuning, InBf16AResumedRunHasTheSameBits) {
+  const TuneOverrides bf16 = with(kAdapters, {"train.precision=bf16", "train.steps=4"});
+  train(with(bf16, {"train.run_dir=once"}));
+  train(with(bf16, {"train.run_dir=twice"}));
+  files_->remove(join(step_of("twice", 4), checkpoint::kCommitName));
+  train(with(bf16, {"train.run_dir=twice"}));
+  EXPECT_TRUE(says("continuing after step 2 ")) << said_;
+  const TensorValues step = stored_values(step_of("once", 4));
+  EXPECT_EQ(step, stored_values(step_of("twice", 4)));
+  expect_close(model_values("once"), merged(model_values("hf"), step, 1.5), 1e-7);
+  EXPECT_NE(model_values("once"), model_values("hf"));
 }
 
 TEST_F(Tuning, GoesOnOnAnotherLayout) {
