@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/cli/ckpt.h"
+#include "ashlar/cli/sampling_flags.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/compare.h"
 #include "ashlar/eval/generation_config.h"
@@ -91,7 +92,7 @@ int judge_model(const JudgeFlags& flags, Log& log) {
   const data::TextFiles text_files = eval::read_text_files(companions, source, tokenizer.get());
   const eval::TextEncoding encoding{*tokenizer, text_files, source, source.spec.max_positions};
   const int64_t window = of_text ? window_of(flags, source) : 0;
-  const int64_t length = of_text ? window + 1 : eval::longest_of(encoding, task);
+  const int64_t length = of_text ? window : eval::longest_of(encoding, task);
   const int64_t places = !of_text && task.kind == eval::TaskKind::kGsm8k
                              ? std::min(kJudgeSlots, int64_t(task.questions.size()))
                              : 1;
@@ -106,6 +107,7 @@ int judge_model(const JudgeFlags& flags, Log& log) {
   eval::PromptSlots slots(runtime.ctx, runtime.allocator, runtime.model,
                           {.num_slots = places, .max_tokens = length, .max_chunk = kJudgeChunk});
   const eval::GenerationConfig config = eval::read_generation_config(companions, source);
+  warn_of_unfollowed(config, log);
   const eval::JudgedTask judged =
       of_text ? eval::judge_text(slots, encoding, text, window, log)
               : eval::judge_task(slots, encoding, task, config.stop_ids, log);

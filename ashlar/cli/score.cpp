@@ -56,6 +56,7 @@ std::vector<std::vector<int32_t>> read_score_rows(const std::string& path, FileS
     const Json json = parse_json(line.text, line.place, ErrorKind::kData);
     const Fields row(json, line.place, ErrorKind::kData);
     std::vector<int32_t>& ids = rows.emplace_back();
+    if (row.has("ids") && row.has("text")) row.fail("both text and ids; expected one of them");
     if (row.has("ids")) {
       for (const int64_t id : row.counts("ids"))
         ids.push_back(int32_t(std::min<int64_t>(id, INT32_MAX)));

@@ -16,6 +16,7 @@ JudgedRow row_of(const Fields& fields) {
     row.metrics[name] = metrics.number(name);
   for (const Json& value : fields.array("logprobs"))
     row.logprobs.push_back(value.is_number() ? value.get<double>() : std::nan(""));
+  if (fields.has("tokens")) row.num_scored = fields.integer("tokens", 1, INT64_MAX);
   return row;
 }
 
@@ -48,21 +49,26 @@ double sign_test(int64_t few, int64_t all) {
 Comparison compare_metric(const JudgedFile& a, const JudgedFile& b, const std::string& metric) {
   Comparison found{.metric = metric, .counts = true};
   const auto count = double(a.rows.size());
+  double all = 0.0;
+  for (const JudgedRow& row : a.rows) all += double(row.num_scored);
   std::vector<double> differences;
   for (size_t i = 0; i < a.rows.size(); ++i) {
     const auto of_b = b.rows[i].metrics.find(metric);
     ASHLAR_REQUIRE(of_b != b.rows[i].metrics.end(), kConfig, "{}: row {} lacks the metric {}",
                    b.path, i + 1, metric);
     const double x = a.rows[i].metrics.at(metric), y = of_b->second;
-    found.a += x / count, found.b += y / count;
+    const double weight = double(a.rows[i].num_scored) / all;
+    found.a += weight * x, found.b += weight * y;
     found.counts = found.counts && (x == 0 || x == 1) && (y == 0 || y == 1);
     found.only_a += x > y, found.only_b += y > x;
     differences.push_back(y - x);
-    found.difference += (y - x) / count;
+    found.difference += weight * (y - x);
   }
   double squares = 0.0;
-  for (const double each : differences) squares += std::pow(each - found.difference, 2);
-  found.error = std::sqrt(squares / (count - 1) / count);
+  for (size_t i = 0; i < differences.size(); ++i)
+    squares +=
+        std::pow(double(a.rows[i].num_scored) / all * (differences[i] - found.difference), 2);
+  found.error = std::sqrt(squares * count / (count - 1));
   if (found.counts)
     found.p = sign_test(std::min(found.only_a, found.only_b), found.only_a + found.only_b);
   return found;
@@ -80,6 +86,7 @@ std::string lines_of(const JudgedTask& judged_task, const std::string& model) {
                       "\n";
   for (const JudgedRow& row : judged_task.rows) {
     Ordered line{{"key", row.key}, {"metrics", row.metrics}, {"logprobs", row.logprobs}};
+    if (judged_task.task == "text") line["tokens"] = row.num_scored;
     if (!row.text.empty()) line["text"] = row.text;
     lines += one_line(line) + "\n";
   }

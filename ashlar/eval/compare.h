@@ -1,9 +1,10 @@
 // Compares two models by what `eval` wrote of each: the same questions, or windows of a text, in
 // pairs.
 //
-//   difference  B minus A, the mean over pairs; its standard error is the deviation of the
-//               differences over the root of their number, and the interval of 95 % is 1.96 of it
-//               on either side
+//   difference  B minus A, the mean over pairs, of which windows count by their tokens; its
+//               standard error is the deviation of the differences over the root of their number,
+//               or that of a ratio of sums where they count differently, and the interval of 95 %
+//               is 1.96 of it on either side
 //   p           for metrics that are 0 or 1: how likely at least so uneven a split is of the pairs
 //               that one alone has right, if neither model were better (sign test, two-sided)
 //

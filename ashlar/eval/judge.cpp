@@ -77,7 +77,8 @@ class Answering {
 
   std::vector<JudgedRow> answer(PromptSlots& slots, std::span<const int32_t> stop_ids,
                                 Progress& progress) {
-    stop_ids_.assign(stop_ids.begin(), stop_ids.end());
+    stop_ids_ = ids_of_stops(stops_of_gsm8k(), encoding_.tokenizer);
+    stop_ids_.insert(stop_ids_.end(), stop_ids.begin(), stop_ids.end());
     for (const Question& question : task_.questions) {
       std::vector<int32_t> ids = encoding_.prompt(question.context, kAnswerTokens);
       streams_.emplace_back(encoding_.tokenizer, encoding_.files.added, stops_of_gsm8k());
@@ -190,7 +191,7 @@ std::vector<ScoredIds> TextEncoding::windows(const std::string& text, int64_t le
 }
 
 int64_t longest_of(const TextEncoding& encoding, const Task& task) {
-  int64_t longest = 0;
+  int64_t longest = 1;
   for (const Question& question : task.questions) {
     if (task.kind == TaskKind::kGsm8k) {
       const auto prompt = encoding.prompt(question.context, kAnswerTokens);
@@ -198,7 +199,7 @@ int64_t longest_of(const TextEncoding& encoding, const Task& task) {
     }
     for (const std::string& continuation : question.continuations)
       longest =
-          std::max(longest, int64_t(encoding.pair(question.context, continuation).ids.size()));
+          std::max(longest, int64_t(encoding.pair(question.context, continuation).ids.size()) - 1);
   }
   return longest;
 }
@@ -240,7 +241,8 @@ JudgedTask judge_text(PromptSlots& slots, const TextEncoding& encoding, const st
     judged.rows.push_back({.key = key_of({ids, window.ids.size() * sizeof(int32_t)}),
                            .metrics = {{"loss", -logprob / double(window.num_scored)}},
                            .logprobs = {logprob},
-                           .text = {}});
+                           .text = {},
+                           .num_scored = window.num_scored});
     sum -= logprob;
     num_tokens += window.num_scored;
     progress.advance(1);

@@ -50,6 +50,7 @@ struct JudgedRow {
   std::map<std::string, double> metrics;  // by name: "acc" 1 or 0, "loss" in nats
   std::vector<double> logprobs;           // of the continuations; of a window, one
   std::string text;                       // an answer that was generated
+  int64_t num_scored = 1;                 // tokens of a window, by which its loss counts
 };
 
 struct JudgedTask {
@@ -66,7 +67,7 @@ struct JudgedTask {
 
 // New tokens of an answer that is generated, at most: lm-eval's usual number.
 inline constexpr int64_t kAnswerTokens = 256;
-// The longest sequence that judging the task takes, with its new tokens.
+// The longest sequence that the model reads to judge the task, with its new tokens.
 int64_t longest_of(const TextEncoding& encoding, const Task& task);
 
 JudgedTask judge_task(PromptSlots& slots, const TextEncoding& encoding, const Task& task,

@@ -16,7 +16,7 @@ PromptSlots::PromptSlots(const kernels::Context& ctx, Allocator& allocator, nn::
 int64_t PromptSlots::submit(std::vector<int32_t> prompt, GenerateSpec spec) {
   validate(spec.sampling);
   ASHLAR_ASSERT(!prompt.empty() && (spec.max_tokens > 0 || spec.scores));
-  const int64_t length = int64_t(prompt.size()) + spec.max_tokens;
+  const int64_t length = int64_t(prompt.size()) + (spec.max_tokens > 0 ? spec.max_tokens : -1);
   ASHLAR_REQUIRE(length <= limits_.max_tokens, kConfig,
                  "the sequence reaches {} tokens but the cache holds {}; ask for fewer tokens",
                  length, limits_.max_tokens);
@@ -76,9 +76,13 @@ void PromptSlots::prefill(Request& request, int64_t place) {
       if (next < request.prompt.size()) scores->add(logits, request.prompt[next]);
       ++next;
     };
-  const std::span<const float> logits = decoder_.feed(request.prompt, place, on_logits);
+  // Nothing follows the last token of a prompt that is only scored.
+  const bool makes = request.spec.max_tokens > 0;
+  const auto fed = std::span(request.prompt).first(request.prompt.size() - (makes ? 0 : 1));
+  std::span<const float> logits;
+  if (!fed.empty()) logits = decoder_.feed(fed, place, on_logits);
   request.prompt = {};
-  if (request.spec.max_tokens > 0)
+  if (makes)
     make_token(request, logits, place);
   else
     made_.push_back({request.number, -1, true});

@@ -8,7 +8,8 @@
 //   cancel   ends a request early; its slot is free at once
 //
 // Scores    a request may collect scores of its tokens (GenerateSpec::scores): of those made and,
-//           if it wants them, of its prompt after the first.  With max_tokens 0 nothing is made.
+//           if it wants them, of its prompt after the first.  With max_tokens 0 nothing is made,
+//           and the model does not read the last token.
 //
 // Numerics  a request's tokens do not depend on the others: they are those of generate() with the
 //           same spec, whose SamplingSpec::prompt tells draws of several prompts apart.  On a GPU

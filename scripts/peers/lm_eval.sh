@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `ashlar eval --tasks`, `eval --text` and `ashlar serve` against lm-eval, transformers and OpenAI's client, on a small
+# `ashlar eval --tasks` and `ashlar serve` against lm-eval, transformers and OpenAI's client, on a small
 # model that Ashlar trains and exports: the same answers and the same metrics of five tasks, by lm-eval's own model and by
 # its local-completions; greedy texts, log-probabilities and streams by the client.  One line per check; exit code 1 if one
 # fails, 77 where lm-eval cannot be installed (scripts/peers/python says what it needs; and the package openai, and what

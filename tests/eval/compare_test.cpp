@@ -36,6 +36,24 @@ TEST(Compare, DifferencesOfPairs) {
   EXPECT_FALSE(found[0].counts);
 }
 
+// A last window of few tokens counts by them: the means are those over tokens.
+TEST(Compare, WindowsCountByTheirTokens) {
+  const auto file = [](double first, double second) {
+    JudgedTask judged{.task = "text", .rows = {}, .results = {}};
+    judged.rows.push_back(
+        {.key = "k0", .metrics = {{"loss", first}}, .logprobs = {}, .text = {}, .num_scored = 9});
+    judged.rows.push_back(
+        {.key = "k1", .metrics = {{"loss", second}}, .logprobs = {}, .text = {}, .num_scored = 1});
+    return parse_judged(lines_of(judged, "m"), "f");
+  };
+  const Comparison found = compare(file(1.0, 2.0), file(1.5, 4.0))[0];
+  EXPECT_NEAR(found.a, 1.1, 1e-12);
+  EXPECT_NEAR(found.b, 1.75, 1e-12);
+  EXPECT_NEAR(found.difference, 0.65, 1e-12);
+  // Residuals 9 (0.5 - 0.65) and 1 (2 - 0.65) over 10 tokens, in squares, times 2 / (2 - 1).
+  EXPECT_NEAR(found.error, std::sqrt(2 * (1.35 * 1.35 + 1.35 * 1.35)) / 10, 1e-12);
+}
+
 TEST(Compare, SignTestOfRightAndWrong) {
   // One pair that the first alone has right, four that the second has: 2 (1 + 5) / 2^5.
   const Comparison found =

@@ -189,6 +189,9 @@ TEST(Talk, PerplexityOfATextIsThatOfItsTokens) {
   const Result both = run(scratch, {"eval", "--model", "m", "--text", "t.txt", "--data", "x"});
   EXPECT_EQ(both.code, 2);
   EXPECT_TRUE(contains(both.err, "give one of --data, --tasks and --text")) << both.err;
+  const Result unread = run(scratch, {"eval", "--model", "m", "--text", "t.txt", "--limit", "1"});
+  EXPECT_EQ(unread.code, 2);
+  EXPECT_TRUE(contains(unread.err, "--limit does not go with --text")) << unread.err;
 }
 
 TEST(Talk, ScoreTakesManyTexts) {
