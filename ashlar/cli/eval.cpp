@@ -82,9 +82,7 @@ int evaluate(const EvalFlags& flags, Log& log) {
   const int64_t rows = std::min(kRows, input.source.samples.size());
   const eval::Calls calls{
       .max_positions = length, .max_call = rows * length, .int8_weights = int8_weights};
-  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
-  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
-                        computing.gpu);
+  eval::Runtime runtime(*files, source, flags.compute, calls, log);
   const eval::Perplexity result = eval::perplexity(
       runtime.ctx, runtime.allocator, runtime.model, source.resolved, input.source,
       flags.one_sequence ? eval::Counting::kOneSequence : eval::Counting::kDocumentsApart, rows,

@@ -101,9 +101,7 @@ int judge_model(const JudgeFlags& flags, Log& log) {
                           .cached = true,
                           .num_places = places,
                           .int8_weights = int8_weights};
-  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
-  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
-                        computing.gpu);
+  eval::Runtime runtime(*files, source, flags.compute, calls, log);
   eval::PromptSlots slots(runtime.ctx, runtime.allocator, runtime.model,
                           {.num_slots = places, .max_tokens = length, .max_chunk = kJudgeChunk});
   const eval::GenerationConfig config = eval::read_generation_config(companions, source);

@@ -156,9 +156,7 @@ int generate(const GenerateFlags& flags, Log& log) {
                           .num_places = num_slots,
                           .first_tokens = first_tokens,
                           .int8_weights = int8_weights};
-  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
-  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
-                        computing.gpu);
+  eval::Runtime runtime(*files, source, flags.compute, calls, log);
   eval::warn_past_positions(source, length, log);
   eval::PromptSlots slots(
       runtime.ctx, runtime.allocator, runtime.model,

@@ -98,9 +98,7 @@ int score_ids(const ScoreFlags& flags, Log& log) {
     eval::check_ids(ids, source);
   }
   const eval::Calls calls{.max_positions = length, .max_call = length, .all_logits = true};
-  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
-  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
-                        computing.gpu);
+  eval::Runtime runtime(*files, source, flags.compute, calls, log);
   for (const std::vector<int32_t>& ids : rows) {
     const eval::Scores scores = eval::score(runtime.ctx, runtime.allocator, runtime.model, ids);
     if (!flags.logits.empty()) {

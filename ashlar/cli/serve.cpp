@@ -76,9 +76,7 @@ int serve_model(const ServeFlags& flags, Log& log) {
                           .num_places = flags.num_slots,
                           .first_tokens = 1,
                           .int8_weights = int8_weights};
-  const eval::Computing computing = eval::choose_computing(flags.compute, source.spec, calls, log);
-  eval::Runtime runtime(*files, source, computing.compute, calls, flags.compute.threads,
-                        computing.gpu);
+  eval::Runtime runtime(*files, source, flags.compute, calls, log);
   eval::warn_past_positions(source, context, log);
   eval::PromptSlots slots(
       runtime.ctx, runtime.allocator, runtime.model,

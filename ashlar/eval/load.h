@@ -91,6 +91,14 @@ class Runtime {
   // num_threads 0: one per CPU.  gpu absent: the CPU computes.
   Runtime(FileSystem& files, const ModelSource& source, DType compute, const Calls& calls,
           int num_threads, const std::optional<DeviceSpec>& gpu = {});
+  Runtime(FileSystem& files, const ModelSource& source, const Computing& computing,
+          const Calls& calls, int num_threads)
+      : Runtime(files, source, computing.compute, calls, num_threads, computing.gpu) {}
+  // Computes on what choose_computing() chooses, and has its errors too.
+  Runtime(FileSystem& files, const ModelSource& source, const ComputeFlags& flags,
+          const Calls& calls, Log& log)
+      : Runtime(files, source, choose_computing(flags, source.spec, calls, log), calls,
+                flags.threads) {}
   Threads threads;
   const std::optional<DeviceSpec> gpu;
 
