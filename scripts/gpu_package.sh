@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What scripts/gpu_window.sh takes to a machine with a card and without the libraries of Debian: the program, its tests,
-# golden models among them, and its tool with kernels for that card, and the shared libraries that they need.
+# Packs what scripts/gpu_window.sh needs on a machine that has a card and lacks Debian's libraries: the program, its
+# tests with the golden models, and its tool, all with kernels for that card, and the shared libraries that they load.
 #
 #   scripts/gpu_package.sh cuda|hip [DIRECTORY]     builds with that preset; DIRECTORY: build/gpu_package
 #

@@ -36,7 +36,7 @@ else
   export ASHLAR_GPU_CHECKSUMS=$package/checksums.txt
 fi
 tools=(racecheck memcheck initcheck synccheck)
-# Of Nsight Compute: duration, traffic of the card's memory, busy tensor pipes, achieved occupancy.
+# Nsight Compute counts duration, traffic of the card's memory, busy tensor pipes and achieved occupancy.
 counted=gpu__time_duration.sum,dram__bytes.sum,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed
 counted+=,sm__warps_active.avg.pct_of_peak_sustained_active
 

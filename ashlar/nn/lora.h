@@ -6,9 +6,9 @@
 //   u = scale x A^T,  v = scale dy B    kept nowhere: each product that reads them makes them again
 //   dx = dy W + v A,  dA = v^T x,  dB = dy^T u
 //
-// A fused product has an adapter for every tensor in it (q, k and v of one product), on the columns
-// of y that are this tensor's.  On a share of the model, A has the columns and B the rows of W that
-// are here; the other of the two is whole on every share, and its gradient is a partial sum.
+// Each tensor of a fused product (q, k and v are one) has an adapter of its own, on its columns of
+// y.  Where tensor parallelism cuts the rows of W, B is cut and A is whole on every share; where it
+// cuts the columns, A is cut and B is whole.  The gradient of the whole one is a partial sum.
 //
 // Source   arXiv:2106.09685.  A begins uniform in +-1/sqrt(K), as in PEFT, and B with zeros, so
 //          that the first step begins with the outputs of the model without adapters.

@@ -1,7 +1,7 @@
 // A run's state as a checkpoint holds it, and back.  A step holds weights and buffers (component
 // model), optimizer and balancing state (optim), the loader's cursor (loader), and under extra/
-// trainer.json (counters, health windows), recipe.toml, config.json, model.json and the companions
-// of the model (models/companions.h).  Frozen tensors are not in it: base_model.json names the
+// trainer.json (counters, health windows), recipe.toml, config.json, model.json and the model's
+// companions (models/companions.h).  Frozen tensors are not in it: base_model.json names the
 // model that has them.  Random generators are counter-based, so that seed and step are their whole
 // state.
 #pragma once

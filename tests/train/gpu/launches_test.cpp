@@ -39,8 +39,8 @@ std::vector<TracedCall> dry_calls(const Recipe& recipe, DType compute) {
 
 class GpuLaunches : public testing::TestWithParam<Recipe (*)(const Overrides&)> {};
 
-// The emulator counts kernels where it runs them.  Products are the CPU's there: each dense product
-// of a layer is one, and an iteration of Newton-Schulz has three.
+// The emulator counts kernels where it runs them, but not dense products, which the CPU computes
+// there: a layer adds one for each of its products, and an iteration of Newton-Schulz adds three.
 TEST_P(GpuLaunches, AreThoseThatADryRunCounts) {
   for (const char* matrices : {"optim.matrices=adamw", "optim.matrices=muon"}) {
     const Recipe recipe = GetParam()({matrices, "train.recompute=true"});
