@@ -143,7 +143,8 @@ bool SpecialTokens::begins_section(const std::vector<int32_t>& ids) const {
 void SpecialTokens::append(std::string_view text, std::vector<int32_t>& ids) const {
   const auto encode = [&](std::string_view part) {
     if (part.empty()) return;
-    const auto more = begins_section(ids) ? tokenizer_.encode(part) : tokenizer_.encode_more(part);
+    const auto more =
+        begins_section(ids) ? tokenizer_.encode(part) : tokenizer_.encode_behind(ids.back(), part);
     ids.insert(ids.end(), more.begin(), more.end());
   };
   size_t done = 0;

@@ -56,6 +56,11 @@ class Tokenizer {
   // the whole text where part_of() cut it at a space, for models whose pieces have spaces only at
   // their beginning; otherwise ids around the cut may differ.
   virtual std::vector<int32_t> encode_more(std::string_view text) const { return encode(text); }
+  // Encodes text that goes on behind the id `before`: behind an added token some tokenizers put a
+  // space in front of it.
+  virtual std::vector<int32_t> encode_behind(int32_t /*before*/, std::string_view text) const {
+    return encode_more(text);
+  }
   // The ids of a text together with the special ones that the tokenizer's file puts around it.
   virtual std::vector<int32_t> encode_with_special(std::string_view text) const {
     return encode(text);

@@ -156,6 +156,39 @@ TEST(JsonTokenizer, EncodesPartsAsTheWhole) {
   }
 }
 
+// The space in front of a text, and behind an added token, stands nowhere else.
+TEST(JsonTokenizer, GoesOnInsideATextAsTheWhole) {
+  const auto joined = [](Ids ids, const Ids& more) {
+    ids.insert(ids.end(), more.begin(), more.end());
+    return ids;
+  };
+  for (const char* form : {"llama2", "unigram"}) {
+    const auto tokenizer = form_tokenizer(form);
+    for (const std::string more : {"stone", " stone", "  of it</s>wall", "\n"}) {
+      EXPECT_EQ(joined(tokenizer->encode("wall\n"), tokenizer->encode_more(more)),
+                tokenizer->encode("wall\n" + more))
+          << form << " " << more;
+      const Ids before = tokenizer->encode("wall</s>");
+      EXPECT_EQ(joined(before, tokenizer->encode_behind(before.back(), more)),
+                tokenizer->encode("wall</s>" + more))
+          << form << " " << more;
+    }
+  }
+}
+
+// T5's steps: every word gets a space in front, wherever it stands.
+TEST(JsonTokenizer, GoesOnWithTheSpacesOfWords) {
+  json file = json::parse(read_text(*posix_files(), form_path("unigram", "tokenizer.json")));
+  file["pre_tokenizer"] = json::parse(R"({"type": "Sequence", "pretokenizers": [
+      {"type": "WhitespaceSplit"},
+      {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}]})");
+  const auto tokenizer = small(file);
+  Ids ids = tokenizer->encode("the wall");
+  const Ids more = tokenizer->encode_more(" of stone");
+  ids.insert(ids.end(), more.begin(), more.end());
+  EXPECT_EQ(ids, tokenizer->encode("the wall of stone"));
+}
+
 TEST(JsonTokenizer, ReadsTheJsonOfADirectory) {
   const auto files = memory_files();
   files->make_directories("dir");

@@ -43,20 +43,44 @@ HeadAndJson parts_of(std::string_view bytes) {
   return {bytes.substr(kHead.size(), end - kHead.size()), bytes.substr(end + 1)};
 }
 
+// The steps that make parts of a text for the model; each may be null.
+struct TextSteps {
+  TextSteps(const Json& normalizer_json, const Json& pre_tokenizer_json, const std::string& what)
+      : normalizer(parse_normalizer(normalizer_json, what + ": normalizer")),
+        pre_tokenizer(parse_pre_tokenizer(pre_tokenizer_json, what + ": pre_tokenizer")) {}
+  std::unique_ptr<TextNormalizer> normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+};
+
+// The step, or the sequence of steps, without what puts a space in front of a text.  Pre-tokenizers
+// behind the first get parts of the text, and what they put in front of these stays.
+Json without_prefix(Json step) {
+  if (!step.is_object()) return step;
+  if (const auto parts = step.find("normalizers"); parts != step.end())
+    for (Json& part : *parts) part = without_prefix(std::move(part));
+  if (const auto parts = step.find("pretokenizers"); parts != step.end() && !parts->empty())
+    parts->front() = without_prefix(std::move(parts->front()));
+  const Json type = step.at("type");
+  if (type == "Prepend") return nullptr;
+  if (type == "Metaspace") step["prepend_scheme"] = "never";
+  if (step.contains("add_prefix_space")) step["add_prefix_space"] = false;
+  return step;
+}
+
 // The members of tokenizer.json, read once.
 struct TokenizerParts {
   TokenizerParts(const Json& json, const std::string& what)
-      : normalizer(parse_normalizer(json.value("normalizer", Json()), what + ": normalizer")),
-        pre_tokenizer(
-            parse_pre_tokenizer(json.value("pre_tokenizer", Json()), what + ": pre_tokenizer")),
+      : steps(json.value("normalizer", Json()), json.value("pre_tokenizer", Json()), what),
+        inside(without_prefix(json.value("normalizer", Json())),
+               without_prefix(json.value("pre_tokenizer", Json())), what),
         model(parse_token_model(json.value("model", Json()), what + ": model")),
-        added(json.value("added_tokens", Json()), model->vocabulary(), normalizer.get(),
+        added(json.value("added_tokens", Json()), model->vocabulary(), steps.normalizer.get(),
               what + ": added_tokens"),
         text_template(json.value("post_processor", Json()), what + ": post_processor"),
         decoder(parse_token_decoder(json.value("decoder", Json()), what + ": decoder")) {}
 
-  std::unique_ptr<TextNormalizer> normalizer;   // may be null
-  std::unique_ptr<PreTokenizer> pre_tokenizer;  // may be null
+  TextSteps steps;
+  TextSteps inside;  // for text that goes on where an earlier part ended
   std::unique_ptr<TokenModel> model;
   AddedTokens added;
   TextTemplate text_template;
@@ -131,27 +155,16 @@ class JsonTokenizer : public Tokenizer {
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
-    std::string repaired;
-    if (check_utf8(text).num_invalid > 0) text = repaired = replace_invalid_utf8(text);
-    std::vector<int32_t> ids;
-    ids.reserve(text.size() / 3);
-    PartCaches::Lease cache(caches_);
-    parts_.added.split(text, AddedTokens::Stage::kRaw,
-                       [&](std::string_view part, int32_t id, bool begins) {
-                         if (id >= 0)
-                           ids.push_back(id);
-                         else
-                           encode_raw(part, begins, *cache, ids);
-                       });
-    return ids;
+    return encode_from(parts_.steps, text, /*begins=*/true);
   }
 
-  // Where the normalizer would put a space in front, the text's own gives way to it.
   std::vector<int32_t> encode_more(std::string_view text) const override {
-    const bool follows_space = text.size() > 1 && text[0] == ' ' && text[1] != ' ';
-    const bool prepends = parts_.normalizer && parts_.normalizer->prepends();
-    if (prepends && follows_space) text.remove_prefix(1);
-    return encode(text);
+    return encode_from(parts_.inside, text, /*begins=*/false);
+  }
+
+  std::vector<int32_t> encode_behind(int32_t before, std::string_view text) const override {
+    return encode_from(parts_.added.find(before) ? parts_.steps : parts_.inside, text,
+                       /*begins=*/false);
   }
 
   std::vector<int32_t> encode_with_special(std::string_view text) const override {
@@ -194,22 +207,41 @@ class JsonTokenizer : public Tokenizer {
     return -1;
   }
 
+  // first: the steps of the text up to its first added token.
+  std::vector<int32_t> encode_from(const TextSteps& first, std::string_view text,
+                                   bool begins) const {
+    std::string repaired;
+    if (check_utf8(text).num_invalid > 0) text = repaired = replace_invalid_utf8(text);
+    std::vector<int32_t> ids;
+    ids.reserve(text.size() / 3);
+    PartCaches::Lease cache(caches_);
+    parts_.added.split(
+        text, AddedTokens::Stage::kRaw, [&](std::string_view part, int32_t id, bool is_first) {
+          if (id >= 0)
+            ids.push_back(id);
+          else
+            encode_raw(is_first ? first : parts_.steps, part, begins && is_first, *cache, ids);
+        });
+    return ids;
+  }
+
   // text: not empty.
-  void encode_raw(std::string_view text, bool begins, PartCache& cache,
+  void encode_raw(const TextSteps& steps, std::string_view text, bool begins, PartCache& cache,
                   std::vector<int32_t>& ids) const {
     std::string normalized;
-    if (parts_.normalizer) {
+    if (steps.normalizer) {
       normalized = text;
       size_t origin = begins ? code_point_at(text, 0).length : 0;
-      parts_.normalizer->apply(normalized, origin);
+      steps.normalizer->apply(normalized, origin);
       begins = origin > 0;
       text = normalized;
     }
     parts_.added.split(
         text, AddedTokens::Stage::kNormalized, [&](std::string_view part, int32_t id, bool first) {
           if (id >= 0) return ids.push_back(id);
-          if (!parts_.pre_tokenizer) return encode_part(part, cache, ids);
-          parts_.pre_tokenizer->split(part, begins && first, [&](std::string_view word, bool) {
+          const TextSteps& of_part = first ? steps : parts_.steps;
+          if (!of_part.pre_tokenizer) return encode_part(part, cache, ids);
+          of_part.pre_tokenizer->split(part, begins && first, [&](std::string_view word, bool) {
             encode_part(word, cache, ids);
           });
         });

@@ -112,7 +112,6 @@ class PrependNormalizer : public TextNormalizer {
     if (!text.empty()) text.insert(0, prefix_);
     if (origin > 0) origin += prefix_.size();
   }
-  bool prepends() const override { return true; }
 
  private:
   std::string prefix_;
@@ -192,9 +191,6 @@ class NormalizerSequence : public TextNormalizer {
       : parts_(std::move(parts)) {}
   void apply(std::string& text, size_t& origin) const override {
     for (const auto& part : parts_) apply_part(*part, text, origin);
-  }
-  bool prepends() const override {
-    return std::ranges::any_of(parts_, [](const auto& part) { return part->prepends(); });
   }
 
  private:

@@ -19,8 +19,6 @@ class TextNormalizer {
   // text: not empty, valid UTF-8, and stays so, but may become empty.  origin: the number of bytes
   // at its beginning that stand for the first character of the user's text; 0: that is dropped.
   virtual void apply(std::string& text, size_t& origin) const = 0;
-  // Whether it puts text in front of every text.
-  virtual bool prepends() const { return false; }
 };
 
 // Null for null.
