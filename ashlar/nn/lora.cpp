@@ -133,6 +133,7 @@ void list_adapters(const TuneSpec& tune, const Stored& stored, StoredVisitor vis
   for (size_t n = 0; n < adapted.size(); ++n) {
     const size_t i = adapted[n];
     Adapter& adapter = adapters[n];
+    adapter.logical = i;
     adapter.begin = stored.rows[i], adapter.end = stored.rows[i + 1];
     adapter.scale = tune.lora.scale();
     auto [a, b] = infos_of(stored.logical[i], rank);

@@ -69,7 +69,7 @@ struct ParameterInfo {
   Applied applied = Applied::kLayer;
   std::vector<Cut> cuts{};
   // Filled in by the model: this rank stores the parts of all shares one after another, bucket by
-  // bucket (true of vectors if shares of products travel: UnitSplit::cuts).
+  // bucket (true of vectors and adapters if shares of products travel: UnitSplit::cuts).
   bool share_after_share = false;
   // True of an embedding that is also the head: both ends of a pipeline hold it.
   bool at_both_ends = false;
@@ -105,6 +105,7 @@ struct Weight {
 // An adapter of some of the rows of a linear layer's weights: of one logical tensor (lora.h).
 struct Adapter {
   Weight a, b;         // [r, K], [rows, r]
+  size_t logical;      // the tensor, among those of the Weight
   int64_t begin, end;  // the rows, on this rank
   double scale;
 };

@@ -54,8 +54,11 @@ void finish(Stored& stored, int64_t block, const Units& units, const Share& shar
   } else if (first.at_both_ends && units.split.embedding) {
     stored.unit = units.size() - 1;
   }
-  if (!stored.is_product() && share.units.has_cut_units() && is_cut_by_heads(first))
+  const bool travels = is_cut_by_heads(first) || first.is_cut_by(Grain::kWidth);
+  if (!stored.is_product() && share.units.has_cut_units() && travels) {
     for (ParameterInfo& info : stored.logical) info.share_after_share = true;
+    if (stored.is_adapter) stored.operand_shape = first.shape, stored.is_packed = false;
+  }
   stored.rows = {0};
   for (const ParameterInfo& info : stored.logical) {
     const Shape part = local_shape(info, share);

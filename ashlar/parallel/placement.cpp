@@ -57,9 +57,10 @@ std::vector<Placement> without_shapes(const nn::ParameterInfo& info, const nn::S
     of_one.share_after_share = false;
     nn::Share part = share;
     list.push_back({info.shape, {}});
-    const int num_parts = share.heads.count * share.head_buckets;
+    const bool by_width = info.is_cut_by(nn::Grain::kWidth);
+    const int num_parts = by_width ? share.width.count : share.heads.count * share.head_buckets;
     for (int i = 0; i < num_parts; ++i) {
-      part.heads = {i, num_parts};
+      (by_width ? part.width : part.heads) = {i, num_parts};
       for (const Placement& placement : without_shapes(of_one, part))
         list[0].boxes.insert(list[0].boxes.end(), placement.boxes.begin(), placement.boxes.end());
     }

@@ -116,13 +116,14 @@ void FoldedMixer::release(const Context& ctx, int turn) {
 }
 
 void FoldedMixer::reduce(int turn) {
+  if (!shards_.has_gradients()) return;
   const size_t slot = slot_of(turn);
   const Tensor& sum = shards_.gradient(slot);
   gradients_leave_[slot] = ranks_.reduce(sum, sum, shards_.owner(turn), "attention gradients");
 }
 
 void FoldedMixer::finish_reduce(const Context& ctx, const Pass& pass, int turn) {
-  if (turn < 0) return;
+  if (turn < 0 || !shards_.has_gradients()) return;
   const size_t slot = slot_of(turn);
   gradients_leave_[slot].wait();
   if (shards_.owner(turn) == ranks_.rank())
@@ -221,7 +222,7 @@ void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const Backwa
     turns_[size_t(turn)]->backward(ctx, through, 0, tensors);
     gradients_.work.wait();  // the sum over the ranks that had this share before
     turns_[size_t(turn)]->backward(ctx, through, 1, tensors);
-    if (step < last)
+    if (step < last && shards_.has_gradients())
       post(gradients_, -1, shards_.gradient(slot), shards_.gradient(other), "mlp gradients");
     weights_.work.wait();
   }

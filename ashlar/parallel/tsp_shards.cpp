@@ -74,10 +74,14 @@ BranchShards::BranchShards(const nn::Model& model, int64_t block, nn::Branch& he
   }
   const int64_t align = Arena::kAlign / size_of(types_.wide);
   const nn::Share first = share_of_turn(model, rank_ * num_buckets_);
-  for (const Stored& stored : held_) {
-    shapes_.push_back(shape_of(stored, first));
+  adapters_.resize(turns.size());
+  for (size_t i = 0; i < held_.size(); ++i) {
+    shapes_.push_back(shape_of(held_[i], first));
     begins_.push_back(round_up(numel_, align));
     numel_ = begins_.back() + shapes_.back().numel();
+    gradient_begins_.push_back(round_up(gradient_numel_, align));
+    if (is_trained(i)) gradient_numel_ = gradient_begins_.back() + shapes_.back().numel();
+    view_adapters(model, i, turns.size());
   }
   for (int bucket = 0; bucket < num_buckets_; ++bucket)
     find_rects(share, share_of_turn(model, rank_ * num_buckets_ + bucket));
@@ -85,7 +89,37 @@ BranchShards::BranchShards(const nn::Model& model, int64_t block, nn::Branch& he
     const Tensor &zero = this->held(0).gradient, &at = this->held(i).gradient;
     return zero.device == Device::kMeta || at.data - zero.data == begins_[i] * size_of(types_.wide);
   };
-  for (size_t i = 0; i < held_.size(); ++i) ASHLAR_ASSERT(num_buckets_ > 1 || lies_right(i));
+  const bool is_unit = num_buckets_ == 1 && gradient_numel_ == numel_;
+  for (size_t i = 0; i < held_.size(); ++i) ASHLAR_ASSERT(!is_unit || lies_right(i));
+}
+
+// Gives product i of every turn the adapters that this rank holds: one half whole, of the other the
+// part that belongs to the turn's rows or columns.
+void BranchShards::view_adapters(const nn::Model& model, size_t i, size_t num_turns) {
+  std::vector<int64_t> begins(held(i).adapters.size());  // of the turn's part
+  for (size_t turn = 0; turn < num_turns; ++turn) {
+    const nn::Share share = share_of_turn(model, int(turn));
+    std::vector<int64_t> rows{0};
+    for (const nn::ParameterInfo& info : held_[i].logical)
+      rows.push_back(rows.back() + local_shape(info, share)[0]);
+    std::vector<nn::Adapter>& adapters = turns_[turn][i].weight->adapters;
+    adapters = held(i).adapters;
+    for (size_t n = 0; n < adapters.size(); ++n) {
+      nn::Adapter& adapter = adapters[n];
+      const nn::ParameterInfo& info = held_[i].logical[adapter.logical];
+      adapter.begin = rows[adapter.logical], adapter.end = rows[adapter.logical + 1];
+      if (adapter.begin == adapter.end) continue;
+      const bool cuts_rows = info.cuts[0].dim == 0;
+      nn::Weight& half = cuts_rows ? adapter.b : adapter.a;
+      Shape part = half.value.shape;
+      part[cuts_rows ? 0 : 1] = local_shape(info, share)[cuts_rows ? 0 : 1];
+      for (Tensor* tensor : {&half.value, &half.gradient})
+        *tensor =
+            tensor->view({tensor->numel()}).slice(begins[n], begins[n] + part.numel()).view(part);
+      begins[n] += part.numel();
+      adapters_[turn].push_back(&half);
+    }
+  }
 }
 
 void BranchShards::find_rects(const nn::Share& held, const nn::Share& bucket) {
@@ -113,7 +147,7 @@ void BranchShards::find_rects(const nn::Share& held, const nn::Share& bucket) {
 }
 
 bool BranchShards::travels_as_held() const {
-  return num_buckets_ == 1 && held(0).value.dtype == types_.activation;
+  return num_buckets_ == 1 && gradient_numel_ == numel_ && held(0).value.dtype == types_.activation;
 }
 
 void BranchShards::take_room(const Context& ctx, Arena& weights, Arena& gradients) {
@@ -121,28 +155,35 @@ void BranchShards::take_room(const Context& ctx, Arena& weights, Arena& gradient
   for (int i = 0; i < counts_.weights; ++i)
     weights_.push_back(weights.take(types_.activation, {numel_}));
   for (int i = 0; i < counts_.gradients; ++i)
-    gradients_.push_back(gradients.take(types_.wide, {numel_}));
+    gradients_.push_back(gradients.take(types_.wide, {gradient_numel_}));
+  const auto take_packed = [&](const Shape& shape) -> Packed {
+    const kernels::Operand operand{{nullptr, types_.activation, Device::kMeta, shape}, {}, {}};
+    const auto layout =
+        operand_layout(ctx, operand.groups(), operand.n(), operand.k(), types_.compute, true);
+    const auto take = [&](int64_t numel) {
+      return numel > 0 ? weights.take(layout.dtype, {numel}) : Tensor{};
+    };
+    return {take(layout.forward_numel), take(layout.backward_numel)};
+  };
   for (int i = 0; i < counts_.operands; ++i) {
     std::vector<Packed>& packed = operands_.emplace_back();
-    for (const Stored& stored : turns_[0]) {
-      const kernels::Operand operand{
-          {nullptr, types_.activation, Device::kMeta, stored.operand_shape}, {}, {}};
-      const auto layout =
-          operand_layout(ctx, operand.groups(), operand.n(), operand.k(), types_.compute, true);
-      const auto take = [&](int64_t numel) {
-        return numel > 0 ? weights.take(layout.dtype, {numel}) : Tensor{};
-      };
-      packed.push_back({take(layout.forward_numel), take(layout.backward_numel)});
-    }
+    for (const Stored& stored : turns_[0]) packed.push_back(take_packed(stored.operand_shape));
   }
+  for (const std::vector<nn::Weight*>& of_turn : adapters_)
+    for (nn::Weight* half : of_turn) {
+      const Packed packed = take_packed(half->value.shape);
+      half->operand = {half->value, packed.forward, packed.backward};
+    }
 }
 
-Tensor BranchShards::part(const Tensor& message, size_t i) const {
-  return message.slice(begins_[i], begins_[i] + shapes_[i].numel());
+Tensor BranchShards::part(const Tensor& message, const std::vector<int64_t>& begins,
+                          size_t i) const {
+  return message.slice(begins[i], begins[i] + shapes_[i].numel());
 }
 
-Matrix BranchShards::in_message(const Rect& rect, const Tensor& message) const {
-  return matrix_of(part(message, rect.i), shapes_[rect.i])
+Matrix BranchShards::in_message(const Rect& rect, const Tensor& message,
+                                const std::vector<int64_t>& begins) const {
+  return matrix_of(part(message, begins, rect.i), shapes_[rect.i])
       .row_range(rect.row, rect.row + rect.rows)
       .columns(rect.col, rect.col + rect.cols);
 }
@@ -157,7 +198,7 @@ Tensor BranchShards::own_message(const Context& ctx, int turn, size_t slot) cons
   const Tensor& first = held(0).value;
   if (travels_as_held()) return {first.data, first.dtype, first.device, {numel_}};
   for (const Rect& rect : rects_[size_t(turn % num_buckets_)])
-    copy(ctx, in_held(rect, held(rect.i).value), in_message(rect, weights_[slot]));
+    copy(ctx, in_held(rect, held(rect.i).value), in_message(rect, weights_[slot], begins_));
   return weights_[slot];
 }
 
@@ -168,18 +209,21 @@ void BranchShards::use(const Context& ctx, int turn, const Tensor& weights, size
     const Stored& stored = turns_[size_t(turn)][i];
     nn::Weight& w = *stored.weight;
     const Packed& packed = operands_[operands][i];
-    w.value = reads_held ? held(i).value : part(weights, i).view(shapes_[i]);
-    w.gradient = part(gradients_[gradient], i).view(shapes_[i]);
+    w.value = reads_held ? held(i).value : part(weights, begins_, i).view(shapes_[i]);
+    if (is_trained(i))
+      w.gradient = part(gradients_[gradient], gradient_begins_, i).view(shapes_[i]);
     w.operand = {.w = w.value.view(stored.operand_shape),
                  .forward = packed.forward,
                  .backward = backward ? packed.backward : Tensor{}};
     pack(ctx, w.operand);
   }
+  for (const nn::Weight* half : adapters_[size_t(turn)]) pack(ctx, half->operand);
 }
 
 void BranchShards::keep_gradient(const Context& ctx, int turn, size_t slot, bool accumulate) const {
   for (const Rect& rect : rects_[size_t(turn % num_buckets_)]) {
-    const Matrix sum = in_message(rect, gradients_[slot]);
+    if (!is_trained(rect.i)) continue;
+    const Matrix sum = in_message(rect, gradients_[slot], gradient_begins_);
     const Matrix to = in_held(rect, held(rect.i).gradient);
     accumulate ? add(ctx, sum, to) : copy(ctx, sum, to);
   }

@@ -355,9 +355,6 @@ std::string tune_rule(const Recipe& recipe) {
     return key + " but lora.targets is []; name layers that get adapters: attention, mlp";
   if (recipe.init.model.empty())
     return key + " but init.model is \"\"; name the model whose tensors stay as they are";
-  if (recipe.parallel.tsp > 1)
-    return fmt::format("{} but parallel.tsp is {}, under which all weights are trained; choose 1",
-                       key, recipe.parallel.tsp);
   return "";
 }
 

@@ -22,6 +22,10 @@ void add_tune_cases(std::vector<ParityCase>& cases) {
   add("lora_llama_tp2", 2, {"parallel.tp=2"}, lora_llama, true);
   add("lora_llama_pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}, lora_llama, true);
   add("frozen_mixed_tp2", 2, {"parallel.tp=2"}, frozen, true);
+  add("lora_llama_tsp2", 2, {"parallel.tsp=2"}, lora_llama, true);
+  add("frozen_mixed_tsp2", 2, {"parallel.tsp=2"}, frozen, true);
+  add("lora_llama_tsp2_buckets2", 2, {"parallel.tsp=2", "parallel.tsp_head_buckets=2"},
+      joined(lora_llama, {"model.num_key_value_heads=4"}), true);
   const std::pair<std::string, Overrides> models[] = {{"lora_llama", lora_llama},
                                                       {"lora_cca", lora_cca},
                                                       {"lora_shared", lora_shared},
@@ -47,6 +51,11 @@ void add_tune_cases(std::vector<ParityCase>& cases) {
        {"parallel.tp=2", "parallel.cp=2", "parallel.zero=3", "parallel.zero_layout=bucketed",
         "parallel.sequence_parallel=true"}},
       {"pp2_dp2_tp2_zero2", 8, {"parallel.pp=2", "parallel.tp=2", "parallel.zero=2"}},
+      {"tsp4_zero2", 4, {"parallel.tsp=4", "parallel.zero=2"}},
+      {"cp2_tsp2_zero1_bucketed",
+       4,
+       {"parallel.cp=2", "parallel.tsp=2", "parallel.zero_layout=bucketed"}},
+      {"pp2_dp2_tsp2_zero3", 8, {"parallel.pp=2", "parallel.tsp=2", "parallel.zero=3"}},
   };
   for (const auto& [model, keys] : models)
     for (const auto& layout : layouts)
