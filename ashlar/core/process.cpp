@@ -12,21 +12,6 @@
 
 namespace ashlar {
 
-std::optional<double> process_age_s() {
-  // Field 22 of /proc/self/stat, counted after the command name, which may hold spaces: clock ticks
-  // from boot.
-  std::ifstream in("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  std::istringstream fields(text.substr(text.rfind(')') + 1));
-  std::string skipped;
-  for (int i = 3; i < 22; ++i) fields >> skipped;
-  double started = 0.0;
-  if (!(fields >> started)) return std::nullopt;
-  timespec now{};
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  return double(now.tv_sec) + double(now.tv_nsec) * 1e-9 - started / double(sysconf(_SC_CLK_TCK));
-}
-
 namespace {
 
 std::string text_of_file(const std::string& path) {
@@ -41,7 +26,35 @@ int64_t limit_in(const std::string& text) {
   return error == std::errc() && limit > 0 ? limit : INT64_MAX;
 }
 
+// Fields 3 and 22 of a line of stat, counted after the command name, which may hold spaces.
+std::optional<ProcessStat> parse_stat(const std::string& line) {
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  ProcessStat stat{};
+  std::string skipped;
+  fields >> stat.state;
+  for (int i = 4; i < 22; ++i) fields >> skipped;
+  if (!(fields >> stat.start_ticks)) return std::nullopt;
+  return stat;
+}
+
 }  // namespace
+
+std::optional<ProcessStat> stat_of_process(int64_t pid) {
+  return parse_stat(text_of_file(fmt::format("/proc/{}/stat", pid)));
+}
+
+std::optional<ProcessStat> stat_of_thread(int64_t pid, int64_t thread) {
+  return parse_stat(text_of_file(fmt::format("/proc/{}/task/{}/stat", pid, thread)));
+}
+
+std::optional<double> process_age_s() {
+  const std::optional<ProcessStat> stat = stat_of_process(getpid());
+  if (!stat) return std::nullopt;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return double(now.tv_sec) + double(now.tv_nsec) * 1e-9 -
+         double(stat->start_ticks) / double(sysconf(_SC_CLK_TCK));
+}
 
 // A line is "0::/path" (version 2, file memory.max) or "7:memory,...:/path" (version 1).  A group
 // is limited by every group above it.  Inside a container the path may exist on the host only; the

@@ -1,4 +1,4 @@
-// Facts about this process.
+// Facts about this process, and what the kernel says about others.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,14 @@ namespace ashlar {
 
 // Seconds since the kernel started this process, to 10 ms; nullopt if /proc does not say.
 std::optional<double> process_age_s();
+
+// One line of /proc/PID/stat.
+struct ProcessStat {
+  char state;            // R runs, S sleeps, D waits for a device, T is stopped, Z has ended, ...
+  uint64_t start_ticks;  // clock ticks from boot to its start; with the number it names a process
+};
+std::optional<ProcessStat> stat_of_process(int64_t pid);  // nullopt: there is none
+std::optional<ProcessStat> stat_of_thread(int64_t pid, int64_t thread);
 
 // The processor's model as the kernel names it; "unknown processor" if it does not.
 std::string processor_name();
