@@ -14,7 +14,8 @@
 namespace ashlar::cli {
 namespace {
 
-constexpr int64_t kServedChunk = 1024;
+// Tokens of a prompt that the other answers wait for.
+constexpr int64_t kServedChunk = 256;
 constexpr int64_t kUsualContext = 4096;
 constexpr int64_t kMaxWaiting = 1024;  // answers
 constexpr int64_t kMaxSlots = 1024;

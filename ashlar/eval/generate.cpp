@@ -92,27 +92,27 @@ std::span<const float> Decoder::on_host(const Tensor& logits) {
   return downloaded_;
 }
 
-std::span<const float> Decoder::feed(std::span<const int32_t> ids, int64_t place,
-                                     const OnLogits& on_logits) {
-  ASHLAR_ASSERT(!ids.empty());
+std::span<const float> Decoder::feed(std::span<const int32_t> ids, int64_t place) {
   std::span<const float> last;
+  feed(ids, place, ids.size() - 1, [&](std::span<const float> logits) { last = logits; });
+  return last;
+}
+
+void Decoder::feed(std::span<const int32_t> ids, int64_t place, size_t first,
+                   const OnLogits& on_logits) {
+  ASHLAR_ASSERT(!ids.empty());
   for (size_t begin = 0; begin < ids.size(); begin += size_t(max_chunk_)) {
     const auto count = int64_t(std::min(size_t(max_chunk_), ids.size() - begin));
     const Segment segment = cache_.next(count, place);
     const nn::Saved& saved = run(std::span(&segment, 1), ids.subspan(begin, size_t(count)));
     const auto token_of = [&](int64_t row) { return segment.position + row + 1; };
-    const int64_t rows = on_logits ? num_rows_ : 1;
-    const bool wanted = on_logits || begin + size_t(count) == ids.size();
-    for (int64_t row = on_logits ? 0 : count - 1; wanted && row < count; row += rows) {
-      const int64_t end = std::min(count, row + rows);
-      last = logits_of(saved, row, end, token_of);
-      if (ctx_.meta()) continue;
-      const size_t V = last.size() / size_t(end - row);
-      for (; on_logits && last.size() > V; last = last.subspan(V)) on_logits(last.first(V));
-      if (on_logits) on_logits(last);
+    for (auto row = int64_t(first - std::min(first, begin)); row < count; row += num_rows_) {
+      const int64_t end = std::min(count, row + num_rows_);
+      std::span<const float> logits = logits_of(saved, row, end, token_of);
+      const size_t V = logits.size() / size_t(end - row);
+      for (; !logits.empty(); logits = logits.subspan(V)) on_logits(logits.first(V));
     }
   }
-  return last;
 }
 
 std::span<const float> Decoder::feed_each(std::span<const int32_t> ids) {
@@ -126,7 +126,7 @@ void Decoder::count() {
   const std::vector<int32_t> ids(size_t(ids_.tensor.numel()), 0);
   for (const int64_t tokens : {std::min(kernels::gpu::kFewQueries, max_chunk_), max_chunk_}) {
     cache_.skip_to_last(tokens);
-    feed(std::span(ids).first(size_t(tokens)), 0, [](std::span<const float>) {});
+    feed(std::span(ids).first(size_t(tokens)), 0, 0, [](std::span<const float>) {});
   }
   for (const int64_t places :
        {int64_t{1}, std::min(kernels::gpu::kFewQueries, num_places_), num_places_}) {

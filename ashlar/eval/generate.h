@@ -39,10 +39,12 @@ class Decoder {
   // Takes the logits [V] after one of the ids.
   using OnLogits = std::function<void(std::span<const float>)>;
   // Continues the sequence of the place with `ids` and returns the logits [V] after the last, in
-  // memory of the host, valid until the next call.  on_logits gets those after every id, in order.
-  // kNumeric if one is not finite.  With a GPU the host waits for logits, and nowhere else.
-  std::span<const float> feed(std::span<const int32_t> ids, int64_t place = 0,
-                              const OnLogits& on_logits = {});
+  // memory of the host, valid until the next call.  kNumeric if one is not finite.  With a GPU the
+  // host waits for logits, and nowhere else.
+  std::span<const float> feed(std::span<const int32_t> ids, int64_t place = 0);
+  // The same, where on_logits gets the logits after ids[first], ids[first + 1], ..., in order;
+  // those after the ids before are not computed.
+  void feed(std::span<const int32_t> ids, int64_t place, size_t first, const OnLogits& on_logits);
   // Continues the sequence of each place [0, ids.size()) with one id, in one pass over the weights.
   // Returns their logits [ids.size(), V], as above.
   std::span<const float> feed_each(std::span<const int32_t> ids);

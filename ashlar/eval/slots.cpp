@@ -30,19 +30,21 @@ int64_t PromptSlots::submit(std::vector<int32_t> prompt, GenerateSpec spec) {
 
 std::span<const PromptSlots::NewToken> PromptSlots::step() {
   made_.clear();
-  if (!live_.empty()) {
-    ids_.clear();
-    for (const Request& request : live_) ids_.push_back(request.last_id);
-    const std::span<const float> logits = decoder_.feed_each(ids_);
-    const size_t V = logits.size() / live_.size();
-    for (size_t place = 0; place < live_.size(); ++place)
-      make_token(live_[place], logits.subspan(place * V, V), int64_t(place));
-    remove_ended();
-  }
-  start_waiting();
+  if (!live_.empty()) make_tokens();
+  read_prompts();
   std::sort(made_.begin(), made_.end(),
             [](const NewToken& a, const NewToken& b) { return a.request < b.request; });
   return made_;
+}
+
+void PromptSlots::make_tokens() {
+  ids_.clear();
+  for (const Request& request : live_) ids_.push_back(request.last_id);
+  const std::span<const float> logits = decoder_.feed_each(ids_);
+  const size_t V = logits.size() / live_.size();
+  for (size_t place = 0; place < live_.size(); ++place)
+    make_token(live_[place], logits.subspan(place * V, V), int64_t(place));
+  remove_ended();
 }
 
 void PromptSlots::make_token(Request& request, std::span<const float> logits, int64_t place) {
@@ -54,38 +56,60 @@ void PromptSlots::make_token(Request& request, std::span<const float> logits, in
   made_.push_back({request.number, request.last_id, request.ended()});
 }
 
-// A prompt whose first token ends it makes room for the next at once.
-void PromptSlots::start_waiting() {
-  for (int64_t started = 0; started < limits_.num_slots; ++started) {
-    if (waiting_.empty() || int64_t(live_.size()) == limits_.num_slots) return;
-    const auto place = int64_t(live_.size());
-    Request& request = live_.emplace_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    decoder_.clear(place);
-    prefill(request, place);
-    if (request.ended()) live_.pop_back();
+void PromptSlots::read_prompts() {
+  for (auto room = size_t(limits_.max_chunk); room > 0 && begin_reading();) {
+    const size_t count = std::min(num_to_read(), size_t(limits_.max_chunk));
+    if (count > room) return;
+    read_chunk(count);
+    room -= count;
   }
 }
 
-void PromptSlots::prefill(Request& request, int64_t place) {
-  TokenScores* scores = request.spec.scores;
-  Decoder::OnLogits on_logits;
-  size_t next = 1;
-  if (scores && scores->of_prompt)
-    on_logits = [&](std::span<const float> logits) {
-      if (next < request.prompt.size()) scores->add(logits, request.prompt[next]);
-      ++next;
-    };
-  // Nothing follows the last token of a prompt that is only scored.
-  const bool makes = request.spec.max_tokens > 0;
-  const auto fed = std::span(request.prompt).first(request.prompt.size() - (makes ? 0 : 1));
+// Whether there is a prompt to read.
+bool PromptSlots::begin_reading() {
+  if (reading_) return true;
+  if (waiting_.empty() || int64_t(live_.size()) == limits_.num_slots) return false;
+  reading_ = std::move(waiting_.front());
+  waiting_.pop_front();
+  decoder_.clear(int64_t(live_.size()));
+  return true;
+}
+
+// Nothing follows the last token of a prompt that is only scored.
+size_t PromptSlots::num_to_read() const {
+  const size_t end = reading_->prompt.size() - (reading_->spec.max_tokens > 0 ? 0 : 1);
+  return end - reading_->num_read;
+}
+
+void PromptSlots::read_chunk(size_t count) {
+  Request& request = *reading_;
+  const bool is_last = count == num_to_read();
   std::span<const float> logits;
-  if (!fed.empty()) logits = decoder_.feed(fed, place, on_logits);
+  if (count > 0) logits = feed_prompt(request, count);
+  request.num_read += count;
+  if (!is_last) return;
   request.prompt = {};
-  if (makes)
-    make_token(request, logits, place);
+  if (request.spec.max_tokens > 0)
+    make_token(request, logits, int64_t(live_.size()));
   else
     made_.push_back({request.number, -1, true});
+  if (!request.ended()) live_.push_back(std::move(request));
+  reading_.reset();
+}
+
+// Returns the logits after the last token of the prompt, if it is among the next `count`.
+std::span<const float> PromptSlots::feed_prompt(const Request& request, size_t count) {
+  TokenScores* scores =
+      request.spec.scores && request.spec.scores->of_prompt ? request.spec.scores : nullptr;
+  std::span<const float> last;
+  size_t next = scores ? request.num_read + 1 : request.prompt.size();
+  const auto fed = std::span(request.prompt).subspan(request.num_read, count);
+  decoder_.feed(fed, int64_t(live_.size()), next - 1 - request.num_read,
+                [&](std::span<const float> logits) {
+                  if (next < request.prompt.size()) scores->add(logits, request.prompt[next]);
+                  ++next, last = logits;
+                });
+  return last;
 }
 
 void PromptSlots::remove_ended() {
@@ -96,17 +120,19 @@ void PromptSlots::remove_ended() {
       ++place;
 }
 
-// The last live request takes the place of the one that leaves.
+// The last live request takes the place of the one that leaves, and the one behind it moves up.
 void PromptSlots::remove(size_t place) {
   if (place + 1 < live_.size()) {
     decoder_.move(int64_t(live_.size()) - 1, int64_t(place));
     live_[place] = std::move(live_.back());
   }
   live_.pop_back();
+  if (reading_) decoder_.move(int64_t(live_.size()) + 1, int64_t(live_.size()));
 }
 
 void PromptSlots::cancel(int64_t request) {
   std::erase_if(waiting_, [&](const Request& each) { return each.number == request; });
+  if (reading_ && reading_->number == request) reading_.reset();
   const auto live = std::ranges::find(live_, request, &Request::number);
   if (live != live_.end()) remove(size_t(live - live_.begin()));
 }

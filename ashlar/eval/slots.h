@@ -3,8 +3,9 @@
 // were submitted; the place of one that has ended is taken by the next.
 //
 //   submit   a prompt, at any time; it returns the request's number
-//   step     makes one token of every live request, and prefills waiting prompts into free slots,
-//            at most num_slots of them; the caller takes these results, then steps again
+//   step     makes one token of every live request, then reads at most max_chunk tokens of the
+//            prompts that wait, one prompt after another into free slots; the caller takes these
+//            results, then steps again
 //   cancel   ends a request early; its slot is free at once
 //
 // Scores    a request may collect scores of its tokens (GenerateSpec::scores): of those made and,
@@ -12,13 +13,15 @@
 //           and the model does not read the last token.
 //
 // Numerics  a request's tokens do not depend on the others: they are those of generate() with the
-//           same spec, whose SamplingSpec::prompt tells draws of several prompts apart.  On a GPU
-//           logits beside others may have other last bits.
+//           same spec and chunks, which begin at multiples of max_chunk in the prompt.
+//           SamplingSpec::prompt tells draws of several prompts apart.  On a GPU logits beside
+//           others may have other last bits.
 // Memory    as Decoder; taken at once, but for the prompts that wait.
 // Threads   one caller at a time.  Nothing here reads or writes files, text or time.
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,15 +47,15 @@ class PromptSlots {
     int32_t id;  // -1: none, because the request has max_tokens 0
     bool last;   // the request has ended
   };
-  // The tokens made, in ascending order of requests, valid until the next call; none if nothing is
-  // left to do.  kNumeric for logits that are not finite.
+  // The tokens made, in ascending order of requests, valid until the next call; there may be none
+  // although requests are left.  kNumeric for logits that are not finite.
   std::span<const NewToken> step();
   // Ends the request, unless it has ended: step() does not report it again, and its scores are not
   // written any more.
   void cancel(int64_t request);
   // Requests that have not ended; those of them that are in slots.
-  int64_t num_left() const { return int64_t(waiting_.size() + live_.size()); }
-  int64_t num_live() const { return int64_t(live_.size()); }
+  int64_t num_left() const { return int64_t(waiting_.size()) + num_live(); }
+  int64_t num_live() const { return int64_t(live_.size()) + reading_.has_value(); }
 
  private:
   struct Request {
@@ -60,19 +63,25 @@ class PromptSlots {
     std::vector<int32_t> prompt;
     GenerateSpec spec;
     Repetition repetition;
+    size_t num_read = 0;  // tokens of the prompt
     int64_t num_made = 0;
     int32_t last_id = 0;
     bool ended() const { return num_made == spec.max_tokens || spec.stops_at(last_id); }
   };
   void make_token(Request& request, std::span<const float> logits, int64_t place);
-  void start_waiting();
-  void prefill(Request& request, int64_t place);
+  void make_tokens();
+  void read_prompts();
+  bool begin_reading();
+  size_t num_to_read() const;
+  void read_chunk(size_t count);
+  std::span<const float> feed_prompt(const Request& request, size_t count);
   void remove_ended();
   void remove(size_t place);
   const Limits limits_;
   Decoder decoder_;
   std::deque<Request> waiting_;
-  std::vector<Request> live_;  // by place
+  std::vector<Request> live_;       // by place; these make tokens
+  std::optional<Request> reading_;  // its prompt is being read, into the place behind theirs
   int64_t num_submitted_ = 0;
   std::vector<NewToken> made_;
   std::vector<int32_t> ids_;

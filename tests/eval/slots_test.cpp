@@ -236,6 +236,68 @@ TEST(Slots, ACancelledRequestLeavesTheOthersAsTheyAre) {
       made[request].insert(made[request].end(), ids.begin(), ids.end());
   }
   EXPECT_EQ(made[0].size(), 3u);
+// Tokens of the short prompt are counted while the long one is read: one for each of its chunks.
+TEST(Slots, ALongPromptLeavesTimeForTheOthers) {
+  SlotsModel model({"hf_qwen3_next", DType::kF32}, 3);
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 3, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+  const GenerateSpec spec{.max_tokens = 12, .sampling = {}};
+  slots.submit(slot_prompt(3, 0), spec);
+  EXPECT_EQ(slots.step().size(), 1u);
+  slots.submit(slot_prompt(30, 1), spec);  // four chunks
+  slots.submit(slot_prompt(2, 2), spec);
+  std::vector<std::vector<int64_t>> requests;  // of the tokens of each step
+  while (slots.num_left() > 0) {
+    auto& of_step = requests.emplace_back();
+    for (const auto& token : slots.step()) of_step.push_back(token.request);
+    if (requests.size() == 2) {  // the short prompt waits
+      EXPECT_EQ(slots.num_live(), 2);
+    }
+  }
+  const std::vector<std::vector<int64_t>> begin{{0}, {0}, {0}, {0, 1, 2}, {0, 1, 2}};
+  ASSERT_GT(requests.size(), begin.size());
+  for (size_t step = 0; step < begin.size(); ++step) EXPECT_EQ(requests[step], begin[step]) << step;
+}
+
+TEST(Slots, ShortPromptsShareAStep) {
+  SlotsModel model({"hf_llama", DType::kF32}, 5);
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 5, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+  for (int64_t i = 0; i < 5; ++i)
+    slots.submit(slot_prompt(3, i), {.max_tokens = 9, .sampling = {}});
+  for (const size_t wanted : {2u, 4u, 5u, 5u}) EXPECT_EQ(slots.step().size(), wanted);
+}
+
+// While a prompt is read, a request before it ends, one is cancelled, and then the prompt itself.
+TEST(Slots, ThePromptBeingReadMovesUpAndCanBeCancelled) {
+  for (const bool cancels : {false, true}) {
+    SlotsModel model({"hf_qwen3_next", DType::kF32}, 3);
+    const GenerateSpec spec{.max_tokens = 12, .sampling = {}},
+        brief{.max_tokens = 3, .sampling = {}};
+    std::map<int64_t, std::vector<int32_t>> made;
+    {
+      PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                        {.num_slots = 3, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+      slots.submit(slot_prompt(kLengths[2], 2), brief);
+      slots.submit(slot_prompt(kLengths[0], 0), spec);
+      EXPECT_EQ(slots.step().size(), 2u);
+      slots.submit(slot_prompt(kLengths[3], 3), spec);  // four chunks
+      slots.submit(slot_prompt(kLengths[1], 1), spec);
+      slots.step();
+      if (cancels) slots.cancel(2);
+      slots.step();  // request 0 ends
+      slots.cancel(1);
+      EXPECT_EQ(slots.num_live(), 1);
+      made = run_out(slots);
+    }
+    EXPECT_EQ(made.contains(2), !cancels);
+    if (!cancels) {
+      EXPECT_EQ(made[2], made_alone(model, 3, spec));
+    }
+    EXPECT_EQ(made[3], made_alone(model, 1, spec));
+  }
+}
+
   EXPECT_FALSE(made.contains(3));
   for (const int64_t i : {1, 2, 4}) {
     GenerateSpec spec = slot_spec(i, 1.0);

@@ -203,6 +203,14 @@ TEST(Server, AStreamIsTheWholeInParts) {
   EXPECT_EQ(usage["completion_tokens"], 6);
 }
 
+// The engine asks between the chunks of a prompt, 16 tokens each, whether it stops.
+TEST(Server, ALongPromptTakesManySteps) {
+  const Service service;
+  const json found = service.answer({{"prompt", std::vector<int32_t>(1600, 7)}, {"max_tokens", 1}});
+  EXPECT_EQ(found["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(service.counts().steps, 100);
+}
+
 // Waits until no answer is under way.
 void expect_idle(const Service& service) {
   const auto start = Clock::now();
