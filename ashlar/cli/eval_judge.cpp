@@ -55,6 +55,38 @@ eval::Task read_task(const JudgeFlags& flags, FileSystem& files) {
   return task;
 }
 
+void check_judge(const JudgeFlags& flags) {
+  ASHLAR_REQUIRE(flags.limit >= 0, kConfig, "--limit is {}; expected 0 (all) or more", flags.limit);
+  eval::check(flags.compute);
+}
+
+// The questions of a task, or a text that is read in windows.
+struct JudgeInput {
+  std::optional<eval::Task> task;
+  std::string text;
+  int64_t length = 0;  // of the longest sequence, or of a window
+  bool generates() const { return task && task->kind == eval::TaskKind::kGsm8k; }
+  int64_t num_places() const {
+    if (generates()) return std::min(kJudgeSlots, int64_t(task->questions.size()));
+    return task ? eval::places_for(*task) : 1;
+  }
+};
+
+eval::JudgedTask judge(const JudgeInput& input, eval::Runtime& runtime,
+                       const eval::TextEncoding& encoding, std::span<const int32_t> stop_ids,
+                       Log& log) {
+  if (input.generates()) {
+    eval::PromptSlots slots(
+        runtime.ctx, runtime.allocator, runtime.model,
+        {.num_slots = input.num_places(), .max_tokens = input.length, .max_chunk = kJudgeChunk});
+    return eval::judge_answers(slots, encoding, *input.task, stop_ids, log);
+  }
+  eval::Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, input.length, kJudgeChunk,
+                        input.num_places());
+  return input.task ? eval::judge_likelihoods(decoder, encoding, *input.task, log)
+                    : eval::judge_text(decoder, encoding, input.text, input.length, log);
+}
+
 }  // namespace
 
 void add_judge_flags(CLI::App& app, JudgeFlags& flags) {
@@ -73,14 +105,15 @@ void add_judge_flags(CLI::App& app, JudgeFlags& flags) {
 }
 
 int judge_model(const JudgeFlags& flags, Log& log) {
-  ASHLAR_REQUIRE(flags.limit >= 0, kConfig, "--limit is {}; expected 0 (all) or more", flags.limit);
-  eval::check(flags.compute);
+  check_judge(flags);
   const bool int8_weights =
       eval::parse_int8_weights(flags.weights, nn::parse_precision(flags.compute.dtype));
   const auto files = posix_files();
-  const bool of_text = !flags.text.empty();
-  const eval::Task task = of_text ? eval::Task{} : read_task(flags, *files);
-  const std::string text = of_text ? read_text(*files, flags.text) : "";
+  JudgeInput input;
+  if (flags.text.empty())
+    input.task = read_task(flags, *files);
+  else
+    input.text = read_text(*files, flags.text);
   const auto source = eval::find_model(*files, flags.model, log);
   std::vector<std::string> inputs{flags.tasks, flags.text};
   for (const std::string& name : files->list(source.resolved))
@@ -91,24 +124,16 @@ int judge_model(const JudgeFlags& flags, Log& log) {
   const auto tokenizer = eval::read_tokenizer(*files, source);
   const data::TextFiles text_files = eval::read_text_files(companions, source, tokenizer.get());
   const eval::TextEncoding encoding{*tokenizer, text_files, source, source.spec.max_positions};
-  const int64_t window = of_text ? window_of(flags, source) : 0;
-  const int64_t length = of_text ? window : eval::longest_of(encoding, task);
-  const int64_t places = !of_text && task.kind == eval::TaskKind::kGsm8k
-                             ? std::min(kJudgeSlots, int64_t(task.questions.size()))
-                             : 1;
-  const eval::Calls calls{.max_positions = length,
-                          .max_call = std::min(length, kJudgeChunk),
+  input.length = input.task ? eval::longest_of(encoding, *input.task) : window_of(flags, source);
+  const eval::Calls calls{.max_positions = input.length,
+                          .max_call = std::min(input.length, kJudgeChunk),
                           .cached = true,
-                          .num_places = places,
+                          .num_places = input.num_places(),
                           .int8_weights = int8_weights};
   eval::Runtime runtime(*files, source, flags.compute, calls, log);
-  eval::PromptSlots slots(runtime.ctx, runtime.allocator, runtime.model,
-                          {.num_slots = places, .max_tokens = length, .max_chunk = kJudgeChunk});
   const eval::GenerationConfig config = eval::read_generation_config(companions, source);
   warn_of_unfollowed(config, log);
-  const eval::JudgedTask judged =
-      of_text ? eval::judge_text(slots, encoding, text, window, log)
-              : eval::judge_task(slots, encoding, task, config.stop_ids, log);
+  const eval::JudgedTask judged = judge(input, runtime, encoding, config.stop_ids, log);
   if (!flags.out.empty()) outputs.write(flags.out, eval::lines_of(judged, source.path));
   outputs.publish();
   print_judged_task(judged, flags.json);

@@ -9,7 +9,7 @@
 //
 // Strips and states are small and lie in the order of places: a call reads and writes all that it
 // needs at once, and move() copies them.  Keys and values stay where they are: area_ has the area
-// of each place.
+// of each place.  Only duplicate() copies them.
 //
 // `held` has the positions of an area's rows.  In a block without a window the rows only grow.  A
 // sliding block has room for window - 1 tokens and the longest chunk; when a chunk does not fit,
@@ -129,11 +129,27 @@ void DecodeCache::clear(const Context& ctx, int64_t place) {
 void DecodeCache::move(const Context& ctx, int64_t from, int64_t to) {
   length_[size_t(to)] = length_[size_t(from)];
   std::swap(area_[size_t(from)], area_[size_t(to)]);
-  for (const Layer& layer : layers_) {
-    for (const Tensor& strip : layer.strips)
-      copy(ctx, strip.slice(from, from + 1), strip.slice(to, to + 1));
-    if (layer.states) copy(ctx, layer.states.slice(from, from + 1), layer.states.slice(to, to + 1));
+  for (const Layer& layer : layers_) copy_states(ctx, layer, from, to);
+}
+
+void DecodeCache::duplicate(const Context& ctx, int64_t from, int64_t to) {
+  length_[size_t(to)] = length_[size_t(from)];
+  for (Layer& layer : layers_) {
+    copy_states(ctx, layer, from, to);
+    const Segment& source = layer.held[size_t(area_[size_t(from)])];
+    Segment& held = layer.held[size_t(area_[size_t(to)])];
+    held.length = source.length, held.position = source.position;
+    if (held.length == 0) continue;
+    for (const Tensor* rows : {&layer.k, &layer.v})
+      copy(ctx, rows->slice(source.row, source.row + source.length),
+           rows->slice(held.row, held.row + held.length));
   }
+}
+
+void DecodeCache::copy_states(const Context& ctx, const Layer& cache, int64_t from, int64_t to) {
+  for (const Tensor& strip : cache.strips)
+    copy(ctx, strip.slice(from, from + 1), strip.slice(to, to + 1));
+  if (cache.states) copy(ctx, cache.states.slice(from, from + 1), cache.states.slice(to, to + 1));
 }
 
 void DecodeCache::skip_to_last(int64_t num_tokens) {

@@ -34,6 +34,8 @@ class DecodeCache final : public nn::HaloExchange, public nn::KeyExchange, publi
   void clear(const kernels::Context&, int64_t place);
   // The sequence in place `from` goes on in place `to`; what was there is lost.
   void move(const kernels::Context&, int64_t from, int64_t to);
+  // The sequence in place `from` is in place `to` as well; what was there is lost.
+  void duplicate(const kernels::Context&, int64_t from, int64_t to);
   // Sets the lengths as if all tokens but the last num_tokens had been seen, in calls of
   // num_tokens, so that the next call is the largest possible.  For counting on meta; the caches
   // stay empty.
@@ -69,6 +71,7 @@ class DecodeCache final : public nn::HaloExchange, public nn::KeyExchange, publi
   };
   void lay_out(Arena& arena, const nn::Model& model, int64_t max_chunk);
   void begin_call(int64_t first, int64_t count, int64_t num_tokens);
+  void copy_states(const kernels::Context&, const Layer& cache, int64_t from, int64_t to);
   void keep(const kernels::Context&, Layer& cache, Segment& held, const Tensor& k, const Tensor& v);
   int64_t max_tokens_;
   std::vector<int64_t> length_;  // of each place

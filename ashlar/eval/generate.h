@@ -52,6 +52,7 @@ class Decoder {
   // As in DecodeCache.
   void clear(int64_t place) { cache_.clear(ctx_, place); }
   void move(int64_t from, int64_t to) { cache_.move(ctx_, from, to); }
+  void duplicate(int64_t from, int64_t to) { cache_.duplicate(ctx_, from, to); }
   // Runs the largest calls that may come; for counting on meta.
   void count();
 

@@ -14,14 +14,56 @@ struct Likelihood {
   bool is_greedy = true;  // every token is the likeliest
 };
 
-Likelihood likelihood_of(PromptSlots& slots, const ScoredIds& scored) {
-  TokenScores scores{.of_prompt = true};
-  slots.submit(scored.ids, {.max_tokens = 0, .sampling = {}, .scores = &scores});
-  while (slots.num_left() > 0) slots.step();
+Likelihood likelihood_of(const TokenScores& scores) {
   Likelihood found;
-  for (size_t t = scores.tokens.size() - size_t(scored.num_scored); t < scores.tokens.size(); ++t) {
-    found.logprob += scores.tokens[t].logprob;
-    found.is_greedy = found.is_greedy && scores.tokens[t].is_likeliest;
+  for (const TokenScore& token : scores.tokens) {
+    found.logprob += token.logprob;
+    found.is_greedy = found.is_greedy && token.is_likeliest;
+  }
+  return found;
+}
+
+// Reads ids [begin, end), which all texts have, and scores what comes after each of them.
+void read_and_score(Decoder& decoder, int64_t place, size_t begin, size_t end,
+                    std::span<const ScoredIds> texts, std::span<TokenScores> scores) {
+  if (begin == end) return;
+  size_t first = end;
+  for (const ScoredIds& text : texts) first = std::min(first, text.first_scored() - 1);
+  size_t next = std::max(first, begin) + 1;
+  const auto ids = std::span(texts[0].ids).subspan(begin, end - begin);
+  decoder.feed(ids, place, next - 1 - begin, [&](std::span<const float> logits) {
+    for (size_t i = 0; i < texts.size(); ++i)
+      if (next >= texts[i].first_scored()) scores[i].add(logits, texts[i].ids[next]);
+    ++next;
+  });
+}
+
+// The number of ids with which all texts begin; the last id of a text is scored, but not read.
+size_t num_shared(std::span<const ScoredIds> texts) {
+  const std::vector<int32_t>& first = texts[0].ids;
+  size_t shared = first.size() - 1;
+  for (const ScoredIds& text : texts) {
+    const size_t most = std::min(shared, text.ids.size() - 1);
+    const auto differs = std::mismatch(first.begin(), first.begin() + long(most), text.ids.begin());
+    shared = size_t(differs.first - first.begin());
+  }
+  return shared;
+}
+
+// Place 0 has the shared ids, and place 1 then each text in turn.
+std::vector<Likelihood> likelihoods_of(Decoder& decoder, std::span<const ScoredIds> texts) {
+  const size_t shared = num_shared(texts);
+  std::vector<TokenScores> scores(texts.size());
+  decoder.clear(0);
+  read_and_score(decoder, 0, 0, shared, texts, scores);
+  std::vector<Likelihood> found;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const size_t end = texts[i].ids.size() - 1;
+    if (shared < end) {
+      decoder.duplicate(0, 1);
+      read_and_score(decoder, 1, shared, end, texts.subspan(i, 1), std::span(scores).subspan(i, 1));
+    }
+    found.push_back(likelihood_of(scores[i]));
   }
   return found;
 }
@@ -53,17 +95,16 @@ void judge_choices(const Question& question, JudgedRow& row) {
   row.metrics["acc_norm"] = first_largest(normed) == question.answer;
 }
 
-JudgedRow judge_likelihoods(PromptSlots& slots, const TextEncoding& encoding, TaskKind kind,
-                            const Question& question) {
+JudgedRow judge_question(Decoder& decoder, const TextEncoding& encoding, TaskKind kind,
+                         const Question& question) {
+  std::vector<ScoredIds> texts;
+  for (const std::string& continuation : question.continuations)
+    texts.push_back(encoding.pair(question.context, continuation));
+  const std::vector<Likelihood> found = likelihoods_of(decoder, texts);
   JudgedRow row;
-  bool is_greedy = true;
-  for (const std::string& continuation : question.continuations) {
-    const Likelihood found = likelihood_of(slots, encoding.pair(question.context, continuation));
-    row.logprobs.push_back(found.logprob);
-    is_greedy = is_greedy && found.is_greedy;
-  }
+  for (const Likelihood& each : found) row.logprobs.push_back(each.logprob);
   if (kind == TaskKind::kLambada)
-    row.metrics["acc"] = is_greedy;
+    row.metrics["acc"] = found[0].is_greedy;
   else
     judge_choices(question, row);
   return row;
@@ -132,6 +173,19 @@ JudgedTask::Result mean_of(const std::vector<JudgedRow>& rows, const std::string
   for (const JudgedRow& row : rows) squares += std::pow(row.metrics.at(metric) - mean, 2);
   const auto count = double(rows.size());
   return {mean, rows.size() < 2 ? -1.0 : std::sqrt(squares / (count - 1) / count)};
+}
+
+JudgedTask result_of(const Task& task, std::vector<JudgedRow> rows) {
+  JudgedTask judged{
+      .task = std::string(name_of(task.kind)), .rows = std::move(rows), .results = {}};
+  for (size_t i = 0; i < judged.rows.size(); ++i) judged.rows[i].key = key_of(task.questions[i]);
+  for (const auto& [metric, value] : judged.rows.front().metrics)
+    judged.results[metric] = mean_of(judged.rows, metric);
+  return judged;
+}
+
+Progress judging(const Task& task, Log& log) {
+  return {log, "judging", int64_t(task.questions.size()), "questions"};
 }
 
 int64_t num_words(const std::string& text) {  // Python: re.split(r"\s+", text)
@@ -204,21 +258,25 @@ int64_t longest_of(const TextEncoding& encoding, const Task& task) {
   return longest;
 }
 
-JudgedTask judge_task(PromptSlots& slots, const TextEncoding& encoding, const Task& task,
-                      std::span<const int32_t> stop_ids, Log& log) {
-  JudgedTask judged{.task = std::string(name_of(task.kind)), .rows = {}, .results = {}};
-  Progress progress(log, "judging", int64_t(task.questions.size()), "questions");
-  if (task.kind == TaskKind::kGsm8k) {
-    judged.rows = Answering(encoding, task).answer(slots, stop_ids, progress);
-  } else {
-    for (const Question& question : task.questions) {
-      judged.rows.push_back(judge_likelihoods(slots, encoding, task.kind, question));
-      progress.advance(1);
-    }
+int64_t places_for(const Task& task) {
+  return task.kind == TaskKind::kLambada ? 1 : 2;
+}
+
+JudgedTask judge_answers(PromptSlots& slots, const TextEncoding& encoding, const Task& task,
+                         std::span<const int32_t> stop_ids, Log& log) {
+  Progress progress = judging(task, log);
+  return result_of(task, Answering(encoding, task).answer(slots, stop_ids, progress));
+}
+
+JudgedTask judge_likelihoods(Decoder& decoder, const TextEncoding& encoding, const Task& task,
+                             Log& log) {
+  Progress progress = judging(task, log);
+  std::vector<JudgedRow> rows;
+  for (const Question& question : task.questions) {
+    rows.push_back(judge_question(decoder, encoding, task.kind, question));
+    progress.advance(1);
   }
-  for (size_t i = 0; i < judged.rows.size(); ++i) judged.rows[i].key = key_of(task.questions[i]);
-  for (const auto& [metric, value] : judged.rows.front().metrics)
-    judged.results[metric] = mean_of(judged.rows, metric);
+  JudgedTask judged = result_of(task, std::move(rows));
   if (task.kind == TaskKind::kLambada) {
     double sum = 0.0;
     for (const JudgedRow& row : judged.rows) sum += row.logprobs[0];
@@ -227,7 +285,7 @@ JudgedTask judge_task(PromptSlots& slots, const TextEncoding& encoding, const Ta
   return judged;
 }
 
-JudgedTask judge_text(PromptSlots& slots, const TextEncoding& encoding, const std::string& text,
+JudgedTask judge_text(Decoder& decoder, const TextEncoding& encoding, const std::string& text,
                       int64_t length, Log& log) {
   JudgedTask judged{.task = "text", .rows = {}, .results = {}};
   const std::vector<ScoredIds> windows = encoding.windows(text, length);
@@ -236,7 +294,7 @@ JudgedTask judge_text(PromptSlots& slots, const TextEncoding& encoding, const st
   double sum = 0.0;
   int64_t num_tokens = 0;
   for (const ScoredIds& window : windows) {
-    const double logprob = likelihood_of(slots, window).logprob;
+    const double logprob = likelihoods_of(decoder, std::span(&window, 1))[0].logprob;
     const auto* ids = reinterpret_cast<const char*>(window.ids.data());
     judged.rows.push_back({.key = key_of({ids, window.ids.size() * sizeof(int32_t)}),
                            .metrics = {{"loss", -logprob / double(window.num_scored)}},

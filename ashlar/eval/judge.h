@@ -6,6 +6,7 @@
 //          of as many tokens as the model is meant for: the first is read behind the id that begins
 //          texts, each other one behind the last token before it, and the last window is filled
 //          with tokens that were scored already.
+// Cost     the beginning that all choices of a question share is read once.
 // Numerics F32 logits, sums in fp64.  A result does not depend on the other questions.
 #pragma once
 
@@ -26,6 +27,7 @@ namespace ashlar::eval {
 struct ScoredIds {
   std::vector<int32_t> ids;
   int64_t num_scored = 0;  // at least 1, fewer than ids
+  size_t first_scored() const { return ids.size() - size_t(num_scored); }
 };
 
 // Where texts become ids.  kData for an id outside the model's vocabulary.
@@ -70,9 +72,15 @@ inline constexpr int64_t kAnswerTokens = 256;
 // The longest sequence that the model reads to judge the task, with its new tokens.
 int64_t longest_of(const TextEncoding& encoding, const Task& task);
 
-JudgedTask judge_task(PromptSlots& slots, const TextEncoding& encoding, const Task& task,
-                      std::span<const int32_t> stop_ids, Log& log);
-JudgedTask judge_text(PromptSlots& slots, const TextEncoding& encoding, const std::string& text,
+// Places of the Decoder that judges the task by likelihoods.
+int64_t places_for(const Task& task);
+
+// Judges a task whose answers are generated, or one of the others.
+JudgedTask judge_answers(PromptSlots& slots, const TextEncoding& encoding, const Task& task,
+                         std::span<const int32_t> stop_ids, Log& log);
+JudgedTask judge_likelihoods(Decoder& decoder, const TextEncoding& encoding, const Task& task,
+                             Log& log);
+JudgedTask judge_text(Decoder& decoder, const TextEncoding& encoding, const std::string& text,
                       int64_t length, Log& log);
 
 }  // namespace ashlar::eval

@@ -127,6 +127,28 @@ TEST_P(OfSlots, LogitsOfATokenAreTheSameBitsBesideOthers) {
   }
 }
 
+// A sequence that is duplicated goes on as the first does, whatever place 0 reads afterwards.
+TEST_P(OfSlots, ADuplicateGoesOnByItself) {
+  SlotsModel model(GetParam(), 2);
+  const auto logits_after = [](Decoder& decoder, int64_t place, int64_t number) {
+    const std::span<const float> logits = decoder.feed(slot_prompt(11, number), place);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  Decoder twice(model.runtime.ctx, model.runtime.allocator, model.runtime.model, kSlotLength,
+                kSlotChunk, 2);
+  twice.feed(slot_prompt(9, 5), 1);
+  twice.feed(slot_prompt(21, 4), 0);
+  twice.duplicate(0, 1);
+  const std::vector<float> first = logits_after(twice, 0, 7), second = logits_after(twice, 1, 8);
+  EXPECT_EQ(twice.length(1), 32);
+  for (const int64_t number : {7, 8}) {
+    Decoder once(model.runtime.ctx, model.runtime.allocator, model.runtime.model, kSlotLength,
+                 kSlotChunk);
+    once.feed(slot_prompt(21, 4));
+    EXPECT_EQ(logits_after(once, 0, number), number == 7 ? first : second);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Families, OfSlots,
     testing::Values(SlotsCase{"hf_small", DType::kF32}, SlotsCase{"hf_small", DType::kBF16},
@@ -214,28 +236,6 @@ std::vector<int32_t> made_alone(SlotsModel& model, int64_t number, const Generat
   return generate(decoder, slot_prompt(kLengths[number], number), spec, [](int32_t) {});
 }
 
-TEST(Slots, ACancelledRequestLeavesTheOthersAsTheyAre) {
-  SlotsModel model({"hf_qwen3_next", DType::kF32}, 2);
-  std::map<int64_t, std::vector<int32_t>> made;
-  {
-    PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
-                      {.num_slots = 2, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
-    for (int64_t i = 0; i < 5; ++i) {
-      GenerateSpec spec = slot_spec(i, 1.0);
-      spec.max_tokens = 12, spec.stop_ids = {};
-      slots.submit(slot_prompt(kLengths[i], i), spec);
-    }
-    for (int step = 0; step < 3; ++step)
-      for (const auto& token : slots.step()) made[token.request].push_back(token.id);
-    slots.cancel(0);   // in the first slot
-    slots.cancel(3);   // waits
-    slots.cancel(77);  // never was
-    EXPECT_EQ(slots.num_left(), 3);
-    EXPECT_EQ(slots.num_live(), 1);
-    for (const auto& [request, ids] : run_out(slots))
-      made[request].insert(made[request].end(), ids.begin(), ids.end());
-  }
-  EXPECT_EQ(made[0].size(), 3u);
 // Tokens of the short prompt are counted while the long one is read: one for each of its chunks.
 TEST(Slots, ALongPromptLeavesTimeForTheOthers) {
   SlotsModel model({"hf_qwen3_next", DType::kF32}, 3);
@@ -298,6 +298,28 @@ TEST(Slots, ThePromptBeingReadMovesUpAndCanBeCancelled) {
   }
 }
 
+TEST(Slots, ACancelledRequestLeavesTheOthersAsTheyAre) {
+  SlotsModel model({"hf_qwen3_next", DType::kF32}, 2);
+  std::map<int64_t, std::vector<int32_t>> made;
+  {
+    PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                      {.num_slots = 2, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+    for (int64_t i = 0; i < 5; ++i) {
+      GenerateSpec spec = slot_spec(i, 1.0);
+      spec.max_tokens = 12, spec.stop_ids = {};
+      slots.submit(slot_prompt(kLengths[i], i), spec);
+    }
+    for (int step = 0; step < 3; ++step)
+      for (const auto& token : slots.step()) made[token.request].push_back(token.id);
+    slots.cancel(0);   // in the first slot
+    slots.cancel(3);   // waits
+    slots.cancel(77);  // never was
+    EXPECT_EQ(slots.num_left(), 3);
+    EXPECT_EQ(slots.num_live(), 1);
+    for (const auto& [request, ids] : run_out(slots))
+      made[request].insert(made[request].end(), ids.begin(), ids.end());
+  }
+  EXPECT_EQ(made[0].size(), 3u);
   EXPECT_FALSE(made.contains(3));
   for (const int64_t i : {1, 2, 4}) {
     GenerateSpec spec = slot_spec(i, 1.0);
