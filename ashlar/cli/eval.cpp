@@ -116,7 +116,7 @@ void refuse_unread(const CLI::App& sub, const EvalFlags& flags) {
   else if (!flags.judge.text.empty())
     refuse_unread(sub, "text", {"text", "length", "beyond-positions", "out", "force"});
   else
-    refuse_unread(sub, "tasks", {"tasks", "limit", "out", "force"});
+    refuse_unread(sub, "tasks", {"tasks", "limit", "shots", "shots-from", "out", "force"});
 }
 
 int run_eval(const CLI::App& sub, EvalFlags& flags, Log& log) {

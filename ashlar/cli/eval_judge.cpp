@@ -52,11 +52,17 @@ eval::Task read_task(const JudgeFlags& flags, FileSystem& files) {
   eval::Task task = eval::parse_task(read_text(files, flags.tasks), flags.tasks);
   if (flags.limit > 0 && flags.limit < int64_t(task.questions.size()))
     task.questions.resize(size_t(flags.limit));
+  if (flags.shots > 0)
+    eval::add_shots(task, eval::parse_task(read_text(files, flags.shots_from), flags.shots_from),
+                    flags.shots, flags.shots_from);
   return task;
 }
 
 void check_judge(const JudgeFlags& flags) {
   ASHLAR_REQUIRE(flags.limit >= 0, kConfig, "--limit is {}; expected 0 (all) or more", flags.limit);
+  ASHLAR_REQUIRE(flags.shots >= 0, kConfig, "--shots is {}; expected 0 or more", flags.shots);
+  ASHLAR_REQUIRE((flags.shots > 0) == !flags.shots_from.empty(), kConfig,
+                 "--shots N, of at least 1, and --shots-from FILE go together");
   eval::check(flags.compute);
 }
 
@@ -98,6 +104,10 @@ void add_judge_flags(CLI::App& app, JudgeFlags& flags) {
   add_force(app, flags.existing);
   app.add_option("--limit", flags.limit, "only the first N questions; 0: all")
       ->capture_default_str();
+  app.add_option("--shots", flags.shots, "examples with answers before each question")
+      ->capture_default_str();
+  app.add_option("--shots-from", flags.shots_from,
+                 "the examples, in the form of --tasks; the first are taken");
   app.add_option("--compare", flags.compare,
                  "compare two files that --out wrote of two models, in pairs")
       ->expected(2)
@@ -115,7 +125,7 @@ int judge_model(const JudgeFlags& flags, Log& log) {
   else
     input.text = read_text(*files, flags.text);
   const auto source = eval::find_model(*files, flags.model, log);
-  std::vector<std::string> inputs{flags.tasks, flags.text};
+  std::vector<std::string> inputs{flags.tasks, flags.shots_from, flags.text};
   for (const std::string& name : files->list(source.resolved))
     inputs.push_back(join(source.resolved, name));
   Outputs outputs(*files, {flags.out}, inputs, flags.existing);

@@ -13,6 +13,8 @@ namespace ashlar::cli {
 struct JudgeFlags {
   std::string tasks, text, out;
   std::vector<std::string> compare;  // two files, or none
+  std::string shots_from;            // a file of examples
+  int64_t shots = 0;                 // examples before each question
   int64_t limit = 0;                 // 0: all questions
   Existing existing = Existing::kRefuseUnlessForced;
   // Shared with eval of datasets:

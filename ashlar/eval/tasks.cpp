@@ -116,10 +116,10 @@ Question arc(const Fields& row) {
 Question mmlu(const Fields& row) {
   Question question;
   if (row.has("subject"))
-    question.context =
+    question.description =
         fmt::format("The following are multiple choice questions (with answers) about {}.\n\n",
                     with_all(row.text("subject"), "_", " "));
-  question.context += stripped(row.text("question"));
+  question.context = question.description + stripped(row.text("question"));
   std::vector<std::string> letters;
   for (const std::string& choice : texts_in(row, "choices")) {
     if (letters.size() == 26) row.fail("more than 26 choices");
@@ -168,6 +168,17 @@ TaskKind kind_of(const Json& row, const Fields& fields) {
   if (row.contains("question") && row.contains("answer")) return TaskKind::kGsm8k;
   if (row.contains("text")) return TaskKind::kLambada;
   fields.fail(
+// A question with its answer, as it stands before others.  A space comes before the answer; the last
+// word of LAMBADA has one of its own besides.
+std::string as_shot(const Question& question, TaskKind kind) {
+  std::string answer = " " + question.target;
+  if (kind == TaskKind::kLambada)
+    answer = " " + question.continuations[0];
+  else if (kind != TaskKind::kGsm8k)
+    answer = question.continuations[size_t(question.answer)];
+  return question.context.substr(question.description.size()) + answer + "\n\n";
+}
+
       "no row of a known task; expected the members of HellaSwag (endings), ARC "
       "(answerKey), MMLU (question, choices), GSM8K (question, answer) or LAMBADA (text)");
 }
@@ -195,6 +206,27 @@ Task parse_task(std::string_view lines, const std::string& path) {
     if (task.questions.empty()) task.kind = kind_of(row, fields);
     task.questions.push_back(kTasks[size_t(task.kind)].read(fields));
   }
+void add_shots(Task& task, const Task& examples, int64_t num_shots, const std::string& path) {
+  ASHLAR_REQUIRE(examples.kind == task.kind, kData, "{} has examples of {}; expected {}", path,
+                 name_of(examples.kind), name_of(task.kind));
+  std::vector<std::string> texts;
+  for (const Question& example : examples.questions) texts.push_back(as_shot(example, task.kind));
+  for (Question& question : task.questions) {
+    const std::string own = as_shot(question, task.kind);
+    std::string shots;
+    int64_t found = 0;
+    for (size_t i = 0; i < texts.size() && found < num_shots; ++i) {
+      if (examples.questions[i].description != question.description || texts[i] == own) continue;
+      shots += texts[i];
+      ++found;
+    }
+    ASHLAR_REQUIRE(found == num_shots, kData, "{} has {} examples {}; expected {}", path, found,
+                   question.description.empty() ? "beside the question" : "of a question's subject",
+                   num_shots);
+    question.context.insert(question.description.size(), shots);
+  }
+}
+
   ASHLAR_REQUIRE(!task.questions.empty(), kData, "{}: it holds no question", path);
   return task;
 }

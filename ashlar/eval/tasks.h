@@ -6,8 +6,9 @@
 //   LAMBADA    {"text"}                                                       the last word
 //   GSM8K      {"question", "answer": "... #### 18"}                          a number, generated
 //
-// Source   lm-evaluation-harness 0.4: its tasks of these names (LAMBADA's is OpenAI's), without
-//          examples in the prompt.  Prompts and choices are its own, byte for byte.
+// Source   lm-evaluation-harness 0.4: its tasks of these names (LAMBADA's is OpenAI's).  Prompts,
+//          choices and examples are its own, byte for byte; examples are the first of a file, as
+//          its sampler first_n takes them.
 // Accepts  other members, and empty lines.  The first row says which task the file holds.
 // Errors   kData, "FILE line N: ...".
 #pragma once
@@ -23,6 +24,7 @@ enum class TaskKind : uint8_t { kHellaSwag, kArc, kMmlu, kLambada, kGsm8k };
 std::string_view name_of(TaskKind kind);  // "hellaswag"
 
 struct Question {
+  std::string description;  // of the subject; the context begins with it
   std::string context;
   // The texts behind the context: each of the choices, or the last word.  Empty where the answer
   // is generated.
@@ -38,6 +40,11 @@ struct Task {
 };
 
 Task parse_task(std::string_view lines, const std::string& path);
+
+// Puts the first num_shots examples with their answers before every question, behind its
+// description: those that have the same description, and are not the question itself.
+// kData, naming `path`, the examples' file, if they are of another task or too few.
+void add_shots(Task& task, const Task& examples, int64_t num_shots, const std::string& path);
 
 // Where a generated answer ends.
 const std::vector<std::string>& stops_of_gsm8k();

@@ -1,7 +1,7 @@
 """Holds `ashlar eval` and `ashlar serve` to lm-eval, transformers and OpenAI's client.  Run by lm_eval.sh.
 
 The tasks are lm-eval's hellaswag, arc_easy, mmlu, lambada_openai and gsm8k as it has them, with rows made here of words
-of the corpus in place of the published ones, and without examples in prompts.
+of the corpus in place of the published ones, without examples in prompts and with them.
 """
 import argparse
 import importlib.util
@@ -42,6 +42,7 @@ METRICS = {"hellaswag": {"acc,none": "acc", "acc_norm,none": "acc_norm"},
            "lambada": {"acc,none": "acc", "perplexity,none": "perplexity"},
            "gsm8k": {"exact_match,strict-match": "exact_match_strict", "exact_match,flexible-extract": "exact_match_flexible"}}
 ROWS = 12
+SHOTS = 2  # examples before a question, where there are any
 TOLERANCE = 1e-4  # of perplexities, relative; accuracies must be equal
 
 
@@ -49,7 +50,7 @@ def rows_of(words):
     rng = random.Random(3)
     some = lambda least, most: " ".join(rng.choice(words) for _ in range(rng.randint(least, most)))
     rows = {name: [] for name in YAML}
-    for i in range(ROWS):
+    for i in range(ROWS + SHOTS):
         rows["hellaswag"].append({"ind": i, "activity_label": some(1, 3).title(), "ctx_a": some(5, 20) + ".",
                                   "ctx_b": some(1, 4), "ctx": "", "label": str(rng.randrange(4)),
                                   "endings": [some(2, 9) + rng.choice([".", " [title] x", "  y", ""]) for _ in range(4)]})
@@ -65,10 +66,11 @@ def rows_of(words):
 
 
 def write_tasks(directory, rows):
-    """lm-eval's task files, with the rows above in place of the data set."""
+    """lm-eval's task files, with the rows above in place of the data set, and the last of them as examples."""
     for name, each in rows.items():
-        data = directory / f"{name}.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in each))
+        data, examples = directory / f"{name}.jsonl", directory / f"{name}.shots.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in each[:ROWS]))
+        examples.write_text("".join(json.dumps(row) + "\n" for row in each[ROWS:]))
         class Loader(yaml.SafeLoader):
             pass
         Loader.add_constructor("!function", lambda loader, node: "!function " + node.value)
@@ -76,9 +78,10 @@ def write_tasks(directory, rows):
         if name == "hellaswag":
             task.pop("process_docs")
         text = yaml.safe_dump({**task, "task": f"own_{name}", "dataset_path": "json", "dataset_name": None,
-                               "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test",
-                               "training_split": None, "validation_split": None, "fewshot_split": None, "num_fewshot": 0,
-                               "tag": None, "fewshot_config": None,
+                               "dataset_kwargs": {"data_files": {"test": str(data), "dev": str(examples)}},
+                               "test_split": "test", "training_split": None, "validation_split": None,
+                               "fewshot_split": "dev", "num_fewshot": None, "tag": None,
+                               "fewshot_config": {"sampler": "first_n"},
                                **({"description": "The following are multiple choice questions (with answers) about "
                                                   "abstract algebra.\n\n"} if name == "mmlu" else {})})
         if name == "hellaswag":
@@ -87,10 +90,16 @@ def write_tasks(directory, rows):
         (directory / f"{name}.yaml").write_text(text)
 
 
-def lm_eval_results(model, directory):
-    found = lm_eval.simple_evaluate(model=model, tasks=[f"own_{name}" for name in YAML], bootstrap_iters=0,
-                                    task_manager=TaskManager(include_path=str(directory)), log_samples=True)
-    return found
+def lm_eval_results(model, directory, shots=None):
+    return lm_eval.simple_evaluate(model=model, tasks=[f"own_{name}" for name in YAML], num_fewshot=shots,
+                                   bootstrap_iters=0, task_manager=TaskManager(include_path=str(directory)),
+                                   log_samples=True)
+
+
+def our_results(ashlar, model, directory, *flags):
+    return {name: json.loads(ashlar.run(
+        "eval", "--model", model, "--tasks", directory / f"{name}.jsonl", "--dtype", "fp32", "--json", "--out",
+        directory / f"{name}.rows", "--force", *(f.replace("TASK", str(directory / name)) for f in flags))) for name in YAML}
 
 
 def compare_metrics(checks, label, ours, theirs):
@@ -104,7 +113,7 @@ def compare_metrics(checks, label, ours, theirs):
         checks.line(f"{label}: {name}, {ROWS} questions", same, ", ".join(words))
 
 
-def compare_answers(checks, directory, theirs):
+def compare_answers(checks, label, directory, theirs):
     """Every log-likelihood and every generated answer."""
     worst, texts, same_texts = 0.0, 0, 0
     for name in YAML:
@@ -118,8 +127,8 @@ def compare_answers(checks, directory, theirs):
             for a, response in zip(row["logprobs"], samples[i]["resps"], strict=True):
                 b = float(response[0][0])
                 worst = max(worst, abs(a - b) / max(1.0, abs(b)))
-    checks.line("log-likelihoods of all choices", worst <= 1e-4, f"worst relative difference {worst:.1e}")
-    checks.line("generated answers", same_texts == texts, f"{same_texts}/{texts} texts equal")
+    checks.line(f"{label}: log-likelihoods of all choices", worst <= 1e-4, f"worst relative difference {worst:.1e}")
+    checks.line(f"{label}: generated answers", same_texts == texts, f"{same_texts}/{texts} texts equal")
 
 
 class Service:
@@ -214,13 +223,14 @@ def main():
         tasks = scratch / "tasks"
         tasks.mkdir()
         write_tasks(tasks, rows_of(words))
-        ours = {}
-        for task in YAML:
-            ours[task] = json.loads(ashlar.run("eval", "--model", exported, "--tasks", tasks / f"{task}.jsonl", "--dtype",
-                                               "fp32", "--json", "--out", tasks / f"{task}.rows"))
-        theirs = lm_eval_results(HFLM(pretrained=str(exported), device="cpu", dtype="float32", batch_size=1), tasks)
-        compare_metrics(checks, "eval | lm-eval's hf", ours, theirs)
-        compare_answers(checks, tasks, theirs)
+        peer = HFLM(pretrained=str(exported), device="cpu", dtype="float32", batch_size=1)
+        for shots in (SHOTS, 0):
+            flags = ("--shots", str(shots), "--shots-from", "TASK.shots.jsonl") if shots else ()
+            ours = our_results(ashlar, exported, tasks, *flags)
+            theirs = lm_eval_results(peer, tasks, shots)
+            label = f"eval | lm-eval's hf, {shots} shots"
+            compare_metrics(checks, label, ours, theirs)
+            compare_answers(checks, label, tasks, theirs)
         with Service(ashlar, exported, "--context", "512") as service:
             api = LocalCompletionsAPI(model=str(exported), base_url=service.url + "/v1/completions", num_concurrent=8,
                                       max_length=512, add_bos_token=True, tokenizer_backend="huggingface")

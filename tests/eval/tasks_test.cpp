@@ -94,6 +94,38 @@ TEST(Tasks, RowsThatAreNoneAreNamed) {
   }
 }
 
+// The contexts of lm-eval with its sampler first_n.
+TEST(Tasks, ShotsComeBeforeTheQuestion) {
+  const auto context = [](const std::string& question, const std::string& examples, int64_t shots) {
+    Task task = parse_task(question, "f");
+    add_shots(task, parse_task(examples, "shots"), shots, "shots");
+    return task.questions[0].context;
+  };
+  const auto math = [](const std::string& question, const std::string& answer) {
+    return R"({"question": ")" + question + R"(", "answer": ")" + answer + "\"}\n";
+  };
+  const std::string sums = math("1?", "#### 1") + math("2?", "#### 2") + math("3?", "#### 3");
+  EXPECT_EQ(context(math("2?", "#### 2"), sums, 2),
+            "Question: 1?\nAnswer: #### 1\n\nQuestion: 3?\nAnswer: #### 3\n\nQuestion: "
+            "2?\nAnswer:");
+  EXPECT_EQ(context(R"({"text": "a b c"})", R"({"text": "x y"})", 1), "x  y\n\na b");
+  const auto of_subject = [](const std::string& question, const std::string& subject) {
+    return R"({"question": ")" + question + R"(", "subject": ")" + subject +
+           R"(", "choices": ["p", "q"], "answer": 1})" + "\n";
+  };
+  EXPECT_EQ(context(of_subject("1?", "law"), of_subject("2?", "art") + of_subject("3?", "law"), 1),
+            "The following are multiple choice questions (with answers) about law.\n\n"
+            "3?\nA. p\nB. q\nAnswer: B\n\n1?\nA. p\nB. q\nAnswer:");
+  EXPECT_EQ(message_of(ErrorKind::kData, [&] { context(math("4?", "4"), sums, 4); }),
+            "shots has 3 examples beside the question; expected 4");
+  EXPECT_EQ(message_of(ErrorKind::kData,
+                       [&] { context(of_subject("1?", "law"), of_subject("2?", "art"), 1); }),
+            "shots has 0 examples of a question's subject; expected 1");
+  EXPECT_EQ(
+      message_of(ErrorKind::kData, [&] { context(math("4?", "4"), R"({"text": "x y"})", 1); }),
+      "shots has examples of lambada; expected gsm8k");
+}
+
 // The filters of gsm8k: #### (\-?[0-9\.\,]+), the first; (-?[$0-9.,]{2,})|(-?[0-9]+), the last.
 TEST(Tasks, NumbersInAnswersAreThoseOfTheFilters) {
   const struct {
