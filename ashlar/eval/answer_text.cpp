@@ -5,6 +5,10 @@
 
 namespace ashlar::eval {
 
+int64_t num_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
 StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
 std::string StopStrings::push(const std::string& piece) {
@@ -49,8 +53,7 @@ std::string AnswerText::follow(std::span<const int32_t> prompt) {
 
 std::string AnswerText::decode(int32_t id) {
   std::string text = stream_.push(id);
-  num_characters_ +=
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  num_characters_ += eval::num_characters(text);
   return text;
 }
 

@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ashlar/data/stream_decoder.h"
 
 namespace ashlar::eval {
+
+int64_t num_characters(std::string_view text);  // code points
 
 // Cuts a text that comes in pieces before the first of several strings that is complete.
 class StopStrings {

@@ -6,6 +6,7 @@
 
 #include "ashlar/core/fields.h"
 #include "ashlar/core/utf8.h"
+#include "ashlar/eval/answer_text.h"
 
 namespace ashlar::eval {
 namespace {
@@ -24,11 +25,6 @@ std::string with_all(std::string_view text, std::string_view from, std::string_v
   for (size_t at; (at = text.find(from)) != text.npos; text.remove_prefix(at + from.size()))
     out.append(text.substr(0, at)).append(to);
   return out.append(text);
-}
-
-// Code points.
-int64_t num_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 // Marks of the articles that HellaSwag is made of: "[title]" becomes a full stop, other marks and
@@ -168,6 +164,10 @@ TaskKind kind_of(const Json& row, const Fields& fields) {
   if (row.contains("question") && row.contains("answer")) return TaskKind::kGsm8k;
   if (row.contains("text")) return TaskKind::kLambada;
   fields.fail(
+      "no row of a known task; expected the members of HellaSwag (endings), ARC "
+      "(answerKey), MMLU (question, choices), GSM8K (question, answer) or LAMBADA (text)");
+}
+
 // A question with its answer, as it stands before others.  A space comes before the answer; the last
 // word of LAMBADA has one of its own besides.
 std::string as_shot(const Question& question, TaskKind kind) {
@@ -177,10 +177,6 @@ std::string as_shot(const Question& question, TaskKind kind) {
   else if (kind != TaskKind::kGsm8k)
     answer = question.continuations[size_t(question.answer)];
   return question.context.substr(question.description.size()) + answer + "\n\n";
-}
-
-      "no row of a known task; expected the members of HellaSwag (endings), ARC "
-      "(answerKey), MMLU (question, choices), GSM8K (question, answer) or LAMBADA (text)");
 }
 
 bool is_number(char c, std::string_view more) {
@@ -206,6 +202,10 @@ Task parse_task(std::string_view lines, const std::string& path) {
     if (task.questions.empty()) task.kind = kind_of(row, fields);
     task.questions.push_back(kTasks[size_t(task.kind)].read(fields));
   }
+  ASHLAR_REQUIRE(!task.questions.empty(), kData, "{}: it holds no question", path);
+  return task;
+}
+
 void add_shots(Task& task, const Task& examples, int64_t num_shots, const std::string& path) {
   ASHLAR_REQUIRE(examples.kind == task.kind, kData, "{} has examples of {}; expected {}", path,
                  name_of(examples.kind), name_of(task.kind));
@@ -225,10 +225,6 @@ void add_shots(Task& task, const Task& examples, int64_t num_shots, const std::s
                    num_shots);
     question.context.insert(question.description.size(), shots);
   }
-}
-
-  ASHLAR_REQUIRE(!task.questions.empty(), kData, "{}: it holds no question", path);
-  return task;
 }
 
 const std::vector<std::string>& stops_of_gsm8k() {

@@ -128,8 +128,10 @@ void TextAnswers::add_choice(size_t prompt) {
   choice.stream.emplace(*model_.texts.tokenizer, model_.texts.files.added, request_.stops);
   std::string text;
   for (const int32_t id : ids) {
-    if (request_.echo) choice.offsets.push_back(choice.stream->num_characters());
+    const int64_t before = choice.stream->num_characters();
+    if (request_.echo) choice.offsets.push_back(before);
     text += choice.stream->follow(std::span(&id, 1));
+    if (request_.echo) find_opening(choice, id, before);
   }
   if (request_.echo) {
     const auto* given = std::get_if<std::string>(&request_.prompts[prompt]);
@@ -153,8 +155,10 @@ void TextAnswers::take(const TokenEvent& event) {
   choice.offsets.push_back(choice.stream ? choice.stream->num_characters() - choice.num_before : 0);
   const bool ends_text = std::ranges::find(stop_ids_, event.id) != stop_ids_.end();
   if (choice.stream && !ends_text) {
+    const int64_t before = choice.stream->num_characters();
     const std::string piece = choice.stream->push(event.id);
     choice.text += piece, choice.fresh += piece;
+    find_opening(choice, event.id, before);
   }
   if (choice.stream && choice.stream->stopped()) {
     if (!event.last) engine_.cancel(ticket_, event.choice);
@@ -186,17 +190,26 @@ Ordered TextAnswers::usage() const {
           {"total_tokens", prompt_tokens + made}};
 }
 
-std::string TextAnswers::token_bytes(int32_t id) const {
+// The last of the offsets is the id's; num_before: characters before it.
+void TextAnswers::find_opening(Choice& choice, int32_t id, int64_t num_before) const {
+  const std::string bytes = token_bytes(id, false);
+  if (num_before == 0 && bytes.starts_with(' ') &&
+      choice.stream->num_characters() == eval::num_characters(bytes) - 1)
+    choice.opening = choice.offsets.size() - 1;
+}
+
+std::string TextAnswers::token_bytes(int32_t id, bool opens) const {
   const data::Tokenizer& tokenizer = *model_.texts.tokenizer;
   std::string piece = id < tokenizer.vocab_size() ? tokenizer.piece(id) : "";
   const auto& added = model_.texts.files.added;
   const auto named = std::ranges::find(added, id, &data::AddedToken::id);
-  return piece.empty() && named != added.end() ? named->content : piece;
+  if (piece.empty() && named != added.end()) return named->content;
+  return opens && piece.starts_with(' ') ? piece.substr(1) : piece;
 }
 
-std::string TextAnswers::token_text(int32_t id) const {
+std::string TextAnswers::token_text(int32_t id, bool opens) const {
   if (!model_.texts.tokenizer) return fmt::format("token_id:{}", id);
-  const std::string bytes = token_bytes(id);
+  const std::string bytes = token_bytes(id, opens);
   if (check_utf8(bytes).num_invalid == 0) return bytes;
   std::string text = "bytes:";
   for (const char byte : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
@@ -207,25 +220,26 @@ std::string TextAnswers::token_text(int32_t id) const {
 Ordered TextAnswers::completion_logprobs(const Choice& choice, size_t first) const {
   auto tokens = Ordered::array(), logprobs = Ordered::array(), tops = Ordered::array(),
        offsets = Ordered::array();
-  const auto add = [&](int32_t id, Ordered logprob, Ordered top) {
-    tokens.push_back(token_text(id));
-    logprobs.push_back(std::move(logprob)), tops.push_back(std::move(top));
-  };
   // Nothing comes before the first token of a prompt.
   const bool with_first = request_.echo && !choice.begun;
+  const size_t begin = first + (request_.echo && !with_first ? 1 : 0);
+  const auto opens = [&] { return choice.opening == begin + tokens.size(); };
+  const auto add = [&](int32_t id, Ordered logprob, Ordered top) {
+    tokens.push_back(token_text(id, opens()));
+    logprobs.push_back(std::move(logprob)), tops.push_back(std::move(top));
+  };
   if (with_first) add(prompts_[choice.prompt].front(), nullptr, nullptr);
   for (size_t i = first; i < choice.scores.size(); ++i) {
     const eval::TokenScore& score = choice.scores[i];
     Ordered top = Ordered::object();
     // The likeliest counts where tokens are spelled alike.
     for (const auto& likely : score.likely)
-      if (const std::string text = token_text(likely.id); !top.contains(text))
+      if (const std::string text = token_text(likely.id, opens()); !top.contains(text))
         top[text] = likely.logprob;
-    if (const std::string text = token_text(score.id); !top.contains(text))
+    if (const std::string text = token_text(score.id, opens()); !top.contains(text))
       top[text] = score.logprob;
     add(score.id, score.logprob, std::move(top));
   }
-  const size_t begin = first + (request_.echo && !with_first ? 1 : 0);
   for (size_t i = 0; i < tokens.size(); ++i) offsets.push_back(choice.offsets[begin + i]);
   return {{"tokens", tokens},
           {"token_logprobs", logprobs},
@@ -234,20 +248,21 @@ Ordered TextAnswers::completion_logprobs(const Choice& choice, size_t first) con
 }
 
 Ordered TextAnswers::chat_logprobs(const Choice& choice, size_t first) const {
-  const auto entry = [&](int32_t id, double logprob) {
+  const auto entry = [&](int32_t id, double logprob, bool opens) {
     auto bytes = Ordered::array();
     if (model_.texts.tokenizer)
-      for (const char byte : token_bytes(id))
+      for (const char byte : token_bytes(id, opens))
         bytes.push_back(int(static_cast<unsigned char>(byte)));
-    return Ordered{{"token", token_text(id)}, {"logprob", logprob}, {"bytes", bytes}};
+    return Ordered{{"token", token_text(id, opens)}, {"logprob", logprob}, {"bytes", bytes}};
   };
   auto content = Ordered::array();
   for (size_t i = first; i < choice.scores.size(); ++i) {
     const eval::TokenScore& score = choice.scores[i];
-    Ordered each = entry(score.id, score.logprob);
+    const bool opens = choice.opening == i;
+    Ordered each = entry(score.id, score.logprob, opens);
     each["top_logprobs"] = Ordered::array();
     for (const auto& likely : score.likely)
-      each["top_logprobs"].push_back(entry(likely.id, likely.logprob));
+      each["top_logprobs"].push_back(entry(likely.id, likely.logprob, opens));
     content.push_back(std::move(each));
   }
   return {{"content", content}};

@@ -56,6 +56,8 @@ class TextAnswers {
     // The characters before each token whose score is given, and with echo before the first.
     std::vector<int64_t> offsets;
     int64_t num_before = 0;  // characters of the prompt, where it is no part of the text
+    // The token, by its offset, that begins a text without the space that it has inside of one.
+    std::optional<size_t> opening;
     size_t num_sent_scores = 0;
     int64_t num_made = 0;
     std::string finish;  // "": it has not ended
@@ -74,8 +76,10 @@ class TextAnswers {
   Ordered completion_logprobs(const Choice& choice, size_t first) const;
   Ordered chat_logprobs(const Choice& choice, size_t first) const;
   Ordered event_of(size_t index, Choice& choice) const;
-  std::string token_text(int32_t id) const;
-  std::string token_bytes(int32_t id) const;
+  void find_opening(Choice& choice, int32_t id, int64_t num_before) const;
+  // opens: the token begins the text.
+  std::string token_text(int32_t id, bool opens) const;
+  std::string token_bytes(int32_t id, bool opens) const;
 
   const ServedModel& model_;
   SlotEngine& engine_;

@@ -227,18 +227,52 @@ bool answers(int port) {
   }
 }
 
-TEST(Talk, ServeAnswersTextsAndChats) {
-  const Scratch scratch;
-  write_talker(scratch, "m");
-  const int port = free_port();
-  Program program(scratch.path(), {"serve", "--model", "m", "--port", std::to_string(port),
-                                   "--dtype", "fp32", "--slots", "2"});
-  for (int i = 0; i < 1000 && !answers(port) && program.running(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const auto post = [&](const std::string& path, const json& body) {
+// `ashlar serve` of the model "m".
+struct Served {
+  explicit Served(const Scratch& scratch)
+      : program(scratch.path(), {"serve", "--model", "m", "--port", std::to_string(port), "--dtype",
+                                 "fp32", "--slots", "2"}) {
+    for (int i = 0; i < 1000 && !answers(port) && program.running(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  json post(const std::string& path, const json& body) const {
     const auto answer = http_post(port, path, body.dump());
     EXPECT_EQ(answer.status, 200) << answer.body;
     return json::parse(answer.body);
+  }
+  const int port = free_port();
+  Program program;
+};
+
+// The decoder of this tokenizer strips the space before a text.
+TEST(Talk, TokensOfAServedAnswerJoinToItsText) {
+  const Scratch scratch;
+  constexpr int64_t kThe = 368, kAnd = 465, kAn = 397, kY = 511;  // " the ", " and ", " an", "y, "
+  write_chain(scratch / "m", 1500, {{1, kAnd}, {kThe, kAnd}, {kAnd, kAn}, {kAn, kY}, {kY, kThe}});
+  std::filesystem::copy(kData + "/tokenizers/llama2/tokenizer.json", scratch / "m");
+  Served served(scratch);
+  const auto choice = [&](json request) {
+    request.update({{"max_tokens", 4}, {"temperature", 0}, {"logprobs", 1}});
+    return served.post("/v1/completions", request)["choices"][0];
+  };
+  const json inside = choice({{"prompt", {1, kThe}}});
+  EXPECT_EQ(inside["text"], " and  any,  the ");
+  EXPECT_EQ(inside["logprobs"]["tokens"], (json{" and ", " an", "y, ", " the "}));
+  const json begun = choice({{"prompt", {1}}});
+  EXPECT_EQ(begun["text"], "and  any,  the ");
+  EXPECT_EQ(begun["logprobs"]["tokens"], (json{"and ", " an", "y, ", " the "}));
+  EXPECT_TRUE(begun["logprobs"]["top_logprobs"][0].contains("and "));
+  const json echo = choice({{"prompt", {kThe, kAnd}}, {"echo", true}});
+  EXPECT_EQ(echo["text"], "the  and  any,  the  and ");
+  EXPECT_EQ(echo["logprobs"]["tokens"], (json{"the ", " and ", " an", "y, ", " the ", " and "}));
+}
+
+TEST(Talk, ServeAnswersTextsAndChats) {
+  const Scratch scratch;
+  write_talker(scratch, "m");
+  Served served(scratch);
+  const auto post = [&](const std::string& path, const json& body) {
+    return served.post(path, body);
   };
   const json chat =
       post("/v1/chat/completions", {{"model", "any"},
@@ -265,10 +299,10 @@ TEST(Talk, ServeAnswersTextsAndChats) {
       post("/v1/completions", {{"prompt", "xa"}, {"temperature", 0}, {"stop", "b"}});
   EXPECT_EQ(stopped["choices"][0]["text"], "");
   EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
-  program.send(SIGTERM);
-  const Result result = program.wait();
+  served.program.send(SIGTERM);
+  const Result result = served.program.wait();
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_EQ(result.out, "serving m at http://127.0.0.1:" + std::to_string(port) + "/v1\n");
+  EXPECT_EQ(result.out, "serving m at http://127.0.0.1:" + std::to_string(served.port) + "/v1\n");
 }
 
 }  // namespace

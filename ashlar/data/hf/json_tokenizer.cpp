@@ -176,10 +176,8 @@ class JsonTokenizer : public Tokenizer {
     ASHLAR_REQUIRE(text, kData, "{}: token id {} is outside its vocabulary; expected 0 to {}",
                    name_, id, vocab_size() - 1);
     if (id == bos_id() || id == eos_id() || id == pad_id()) return "";
-    if (parts_.decoder->is_byte_level()) return bytes_of_byte_level(*text).value_or(*text);
-    const auto stream = parts_.decoder->stream();
-    const std::string begun = stream->push(*text);
-    return begun + stream->finish();
+    const AddedTokens::Token* added = parts_.added.find(id);
+    return parts_.decoder->piece(added ? added->normalized : *text);
   }
 
   std::unique_ptr<TextStream> text_stream(bool skip_special) const override {

@@ -88,8 +88,6 @@ class ByteFallbackStep : public DecodeStep {
     give();
     next_->finish();
   }
-
- private:
   static int byte_of(std::string_view token) {  // -1: none
     if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
     int byte = 0;
@@ -101,6 +99,8 @@ class ByteFallbackStep : public DecodeStep {
     }
     return byte;
   }
+
+ private:
   void give() {
     const std::string bytes = std::exchange(held_, "");
     if (bytes.empty()) return;
@@ -236,9 +236,26 @@ class DecoderChain : public TokenDecoder {
     for (const MakeStep& make : steps_) steps.push_back(make());
     return std::make_unique<StepStream>(std::move(steps), between_);
   }
-  bool is_byte_level() const override { return byte_level_; }
+  // Steps treat the first token and the last one in a way of their own, so that the text is that of
+  // three tokens without what the outer ones add.
+  std::string piece(const std::string& token) const override {
+    if (byte_level_) return bytes_of_byte_level(token).value_or(token);
+    if (const int byte = ByteFallbackStep::byte_of(token); byte_fallback_ && byte >= 0)
+      return std::string(1, char(byte));
+    const std::string other = "a", first = text_of({other});
+    const size_t around = text_of({other, other}).size();
+    const std::string text = text_of({other, token, other});
+    return text.size() > around ? text.substr(first.size(), text.size() - around) : "";
+  }
 
  private:
+  std::string text_of(const std::vector<std::string>& tokens) const {
+    const auto tokens_in = stream();
+    std::string text;
+    for (const std::string& token : tokens) text += tokens_in->push(token);
+    return text + tokens_in->finish();
+  }
+
   void add(const Json& json, const std::string& place) {
     const Fields fields(json, place, ErrorKind::kData);
     const std::string& type = fields.text("type");
@@ -281,6 +298,7 @@ class DecoderChain : public TokenDecoder {
   void add_mapping(const std::string& type, const Json& json, const Fields& fields,
                    const std::string& place) {
     if (type == "ByteFallback") {
+      byte_fallback_ = true;
       steps_.push_back([] { return std::make_unique<ByteFallbackStep>(); });
     } else if (type == "Replace") {
       auto pattern = std::make_shared<const TextPattern>(fields.at("pattern"), place + ": Replace");
@@ -312,7 +330,7 @@ class DecoderChain : public TokenDecoder {
 
   std::vector<MakeStep> steps_;
   std::string_view between_;
-  bool fused_ = false, byte_level_ = false;
+  bool fused_ = false, byte_level_ = false, byte_fallback_ = false;
 };
 
 }  // namespace

@@ -26,8 +26,8 @@ class TokenDecoder {
  public:
   virtual ~TokenDecoder() = default;
   virtual std::unique_ptr<TokenStream> stream() const = 0;  // which the decoder must outlive
-  // Whether its tokens stand for bytes (bytes.h).
-  virtual bool is_byte_level() const = 0;
+  // The bytes that a token stands for between others, perhaps a part of a character.
+  virtual std::string piece(const std::string& token) const = 0;
 };
 
 std::unique_ptr<TokenDecoder> parse_token_decoder(const Json& json, const std::string& place);
