@@ -44,7 +44,7 @@ class Conversation {
 
   void begin() {
     messages_ = Ordered::array();
-    if (!flags_.system.empty()) add("system", flags_.system);
+    if (!flags_.system.empty()) add("system", replace_invalid_utf8(flags_.system));
   }
 
   // Prints the answer as it comes.  A message for which there is no room is taken back.

@@ -78,4 +78,30 @@ size_t complete_utf8(std::string_view text) {
   return text.size();
 }
 
+CodePoint code_point_before(std::string_view text, size_t end) {
+  size_t begin = end - 1;
+  while (begin > 0 && continues_character(text[begin])) --begin;
+  return code_point_at(text, begin);
+}
+
+void append_code_point(std::string& text, uint32_t value) {
+  const auto more = [&](int shift) { text += static_cast<char>(0x80 | (value >> shift & 0x3F)); };
+  if (value < 0x80) {
+    text += static_cast<char>(value);
+  } else if (value < 0x800) {
+    text += static_cast<char>(0xC0 | value >> 6);
+    more(0);
+  } else if (value < 0x10000) {
+    text += static_cast<char>(0xE0 | value >> 12);
+    more(6), more(0);
+  } else {
+    text += static_cast<char>(0xF0 | value >> 18);
+    more(12), more(6), more(0);
+  }
+}
+
+int64_t num_characters(std::string_view text) {
+  return std::ranges::count_if(text, [](char byte) { return !continues_character(byte); });
+}
+
 }  // namespace ashlar

@@ -5,6 +5,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
+#include "ashlar/core/utf8.h"
 
 namespace ashlar::data {
 namespace {
@@ -17,7 +18,7 @@ constexpr size_t kMaxPrefixBytes = size_t(1) << 30;
 size_t common_prefix(std::string_view a, std::string_view b) {
   const auto differ = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   auto size = static_cast<size_t>(differ.first - a.begin());
-  while (size > 0 && size < a.size() && (a[size] & 0xC0) == 0x80) --size;
+  while (size > 0 && size < a.size() && continues_character(a[size])) --size;
   return size;
 }
 

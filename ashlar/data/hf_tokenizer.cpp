@@ -14,7 +14,6 @@
 #include "ashlar/data/hf_tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -23,6 +22,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/utf8.h"
+#include "ashlar/data/hf/bytes.h"
 #include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
@@ -70,24 +70,7 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
-std::string utf8_of(uint32_t below_0x800) {
-  if (below_0x800 < 0x80) return {static_cast<char>(below_0x800)};
-  return {static_cast<char>(0xC0 | below_0x800 >> 6), static_cast<char>(0x80 | (below_0x800 & 63))};
-}
-
 // ---- the byte tokenizer
-
-// The characters that the library's ByteLevel step turns bytes into: printable bytes are
-// themselves, the others follow from U+0100 on, in their order (GPT-2's table).
-std::array<std::string, 256> byte_characters() {
-  std::array<std::string, 256> characters;
-  uint32_t next = 0x100;
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-    characters[byte] = utf8_of(printable ? byte : next++);
-  }
-  return characters;
-}
 
 Ordered bpe_model(Ordered vocab, Ordered merges, const std::string& unk, bool byte_fallback) {
   return {{"type", "BPE"},
@@ -120,9 +103,10 @@ Parts byte_parts(const Tokenizer& tokenizer) {
   parts.pre_tokenizer = parts.decoder = byte_level;
   Ordered vocab = Ordered::object();
   for (const auto& [id, name] : parts.special) vocab[name] = id;
-  const auto characters = byte_characters();
-  for (size_t byte = 0; byte < 256; ++byte)
-    vocab[characters[byte]] = tokenizer.encode(std::string(1, static_cast<char>(byte))).front();
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string text(1, static_cast<char>(byte));
+    vocab[byte_level_text(text)] = tokenizer.encode(text).front();
+  }
   parts.model = bpe_model(std::move(vocab), Ordered::array(), "<unk>", false);
   return parts;
 }

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "ashlar/core/utf8.h"
+
 namespace ashlar::data {
 namespace {
 
@@ -19,23 +21,6 @@ constexpr std::array<bool, 256> ends_run() {
   return ends;
 }
 constexpr std::array<bool, 256> kEndsRun = ends_run();
-
-void append_utf8(std::string& out, uint32_t code) {
-  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xC0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      put(0xE0 | code >> 12);
-    } else {
-      put(0xF0 | code >> 18);
-      put(0x80 | (code >> 12 & 0x3F));
-    }
-    put(0x80 | (code >> 6 & 0x3F));
-  }
-  put(0x80 | (code & 0x3F));
-}
 
 // Every function starts at the first byte of what it reads and moves past it.  If it returns false,
 // expected() is what is missing at at().
@@ -242,14 +227,14 @@ class Scanner {
       at_ += 2;
       if (!hex(other)) return false;
       if (other >= 0xDC00 && other < 0xE000) {
-        if (out) append_utf8(*out, 0x10000 + ((code - 0xD800) << 10) + (other - 0xDC00));
+        if (out) append_code_point(*out, 0x10000 + ((code - 0xD800) << 10) + (other - 0xDC00));
         return true;
       }
       at_ = second;  // a character of its own
     }
     if (!out) return true;
     if (!high && !low) {
-      append_utf8(*out, code);
+      append_code_point(*out, code);
     } else {
       *out += kReplacement;
       if (num_replaced) ++*num_replaced;

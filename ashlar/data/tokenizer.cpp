@@ -5,6 +5,7 @@
 
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/json_tokenizer.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/stream_decoder.h"
@@ -76,7 +77,7 @@ size_t part_of(std::string_view text) {
   size_t any_space = 0, any = 0;
   for (size_t at = text.size() - 1; at-- > 1;) {
     if (text[at] == ' ' && is_word(at - 1) && is_word(at + 1)) return at;
-    const bool inside = (text[at] & 0xC0) == 0x80;  // a character
+    const bool inside = continues_character(text[at]);  // a character
     if (inside || is_space(at - 1)) continue;
     if (any_space == 0 && text[at] == ' ' && !is_space(at + 1)) any_space = at;
     if (any == 0 && !is_space(at)) any = at;

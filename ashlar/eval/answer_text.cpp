@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace ashlar::eval {
+#include "ashlar/core/utf8.h"
 
-int64_t num_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-}
+namespace ashlar::eval {
 
 StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
@@ -53,7 +51,7 @@ std::string AnswerText::follow(std::span<const int32_t> prompt) {
 
 std::string AnswerText::decode(int32_t id) {
   std::string text = stream_.push(id);
-  num_characters_ += eval::num_characters(text);
+  num_characters_ += ashlar::num_characters(text);
   return text;
 }
 

@@ -15,8 +15,6 @@
 
 namespace ashlar::eval {
 
-int64_t num_characters(std::string_view text);  // code points
-
 // Cuts a text that comes in pieces before the first of several strings that is complete.
 class StopStrings {
  public:

@@ -194,7 +194,7 @@ Ordered TextAnswers::usage() const {
 void TextAnswers::find_opening(Choice& choice, int32_t id, int64_t num_before) const {
   const std::string bytes = token_bytes(id, false);
   if (num_before == 0 && bytes.starts_with(' ') &&
-      choice.stream->num_characters() == eval::num_characters(bytes) - 1)
+      choice.stream->num_characters() == ashlar::num_characters(bytes) - 1)
     choice.opening = choice.offsets.size() - 1;
 }
 

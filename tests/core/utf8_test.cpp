@@ -52,6 +52,24 @@ TEST(Utf8, ReplacesMaximalSubparts) {
   EXPECT_EQ(replace_invalid_utf8(good), good);
 }
 
+TEST(Utf8, ReadsAndWritesEveryCharacter) {
+  std::string all, written;
+  int64_t count = 0;
+  for (uint32_t code = 0; code < 0x110000; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    const std::string one = encoded(code);
+    const CodePoint forward = code_point_at(one + "x", 0),
+                    back = code_point_before("x" + one, one.size() + 1);
+    ASSERT_TRUE(forward.value == code && forward.length == one.size()) << code;
+    ASSERT_TRUE(back.value == code && back.length == one.size()) << code;
+    all += one;
+    append_code_point(written, code);
+    ++count;
+  }
+  EXPECT_TRUE(written == all);
+  EXPECT_EQ(num_characters(all), count);
+}
+
 TEST(Utf8, ReportsTheFirstPlaceInLongText) {
   std::string text(1000, 'x');
   text[777] = '\xE9';

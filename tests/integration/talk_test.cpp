@@ -73,6 +73,17 @@ TEST(Talk, ChatAnswersEachLine) {
   EXPECT_TRUE(contains(bare.err, "there is no chat template")) << bare.err;
 }
 
+// A byte of another encoding becomes U+FFFD.
+TEST(Talk, ChatReadsASystemMessageOfAnyBytes) {
+  const Scratch scratch;
+  write_talker(scratch, "m");
+  write_file(scratch / "m/chat_template.jinja",
+             "{% for m in messages %}{{ m.content | trim }}{% endfor %}");
+  const Result result = run_with_stdin(scratch, {"chat", "m", "--system", "\xe9"}, "a\n");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "b\n");
+}
+
 TEST(Talk, GenerateAnswersChatsAndStdin) {
   const Scratch scratch;
   write_talker(scratch, "m");

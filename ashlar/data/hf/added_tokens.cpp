@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {

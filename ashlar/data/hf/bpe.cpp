@@ -5,8 +5,8 @@
 #include <queue>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/token_model.h"
-#include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {
 namespace {

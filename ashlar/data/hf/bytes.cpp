@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "ashlar/data/hf/unicode.h"
+#include "ashlar/core/utf8.h"
 
 namespace ashlar::data {
 namespace {
@@ -31,15 +31,7 @@ constexpr std::array<int16_t, kNumByteCharacters> kCharacterBytes = bytes_by_cha
 }  // namespace
 
 void append_byte_level(std::string& out, std::string_view bytes) {
-  for (const char c : bytes) {
-    const uint32_t value = kByteCharacters[static_cast<unsigned char>(c)];
-    if (value >= 0x80) {
-      out += char(0xC0 | value >> 6);
-      out += char(0x80 | (value & 0x3F));
-    } else {
-      out += char(value);
-    }
-  }
+  for (const char c : bytes) append_code_point(out, kByteCharacters[static_cast<unsigned char>(c)]);
 }
 
 std::string byte_level_text(std::string_view bytes) {

@@ -15,7 +15,6 @@
 #include "ashlar/data/hf/text_template.h"
 #include "ashlar/data/hf/token_decoder.h"
 #include "ashlar/data/hf/token_model.h"
-#include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/bytes.h"
 #include "ashlar/data/hf/pattern.h"
 #include "ashlar/data/hf/unicode.h"
@@ -35,7 +36,7 @@ void replace_text(std::string& text, size_t& origin, Function function) {
   text = function(text);
   // A following character may have joined the first.
   origin = std::min(origin, text.size());
-  while (origin < text.size() && (text[origin] & 0xC0) == 0x80) ++origin;
+  while (origin < text.size() && continues_character(text[origin])) ++origin;
 }
 
 void drop(std::string& text, size_t& origin, CharClass classes) {

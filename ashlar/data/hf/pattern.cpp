@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/pattern_syntax.h"
 #include "ashlar/data/hf/unicode.h"
 

@@ -8,7 +8,6 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/utf8.h"
-#include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {
 namespace {

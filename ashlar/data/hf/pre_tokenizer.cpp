@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/bytes.h"
 #include "ashlar/data/hf/pattern.h"
 #include "ashlar/data/hf/unicode.h"

@@ -104,7 +104,7 @@ class PrecompiledNormalizer : public TextNormalizer {
   }
 
   std::optional<std::string_view> text_at(uint32_t begin) const {
-    if (begin >= texts_.size() || (texts_[begin] & 0xC0) == 0x80) return std::nullopt;
+    if (begin >= texts_.size() || continues_character(texts_[begin])) return std::nullopt;
     const std::string_view rest = std::string_view(texts_).substr(begin);
     return rest.substr(0, std::min(rest.find('\0'), rest.size()));
   }

@@ -9,7 +9,6 @@
 #include "ashlar/data/hf/bytes.h"
 #include "ashlar/data/hf/pattern.h"
 #include "ashlar/data/hf/pre_tokenizer.h"
-#include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {
 namespace {

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/unicode_additions.h"
 
 namespace ashlar::data {
@@ -150,28 +151,6 @@ uint32_t lower_case_of(uint32_t value) {
 }
 
 }  // namespace
-
-CodePoint code_point_before(std::string_view text, size_t at) {
-  size_t begin = at - 1;
-  while (begin > 0 && (text[begin] & 0xC0) == 0x80) --begin;
-  return code_point_at(text, begin);
-}
-
-void append_code_point(std::string& text, uint32_t value) {
-  const auto more = [&](int shift) { text += char(0x80 | (value >> shift & 0x3F)); };
-  if (value < 0x80) {
-    text += char(value);
-  } else if (value < 0x800) {
-    text += char(0xC0 | value >> 6);
-    more(0);
-  } else if (value < 0x10000) {
-    text += char(0xE0 | value >> 12);
-    more(6), more(0);
-  } else {
-    text += char(0xF0 | value >> 18);
-    more(12), more(6), more(0);
-  }
-}
 
 bool has_class(uint32_t value, uint8_t classes) {
   return (char_classes()[value] & classes) != 0;

@@ -15,23 +15,6 @@
 
 namespace ashlar::data {
 
-struct CodePoint {
-  uint32_t value;
-  size_t length;  // bytes
-};
-
-inline CodePoint code_point_at(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return uint32_t{static_cast<unsigned char>(text[at + i])}; };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  if (lead < 0xE0) return {(lead & 0x1F) << 6 | (byte(1) & 0x3F), 2};
-  if (lead < 0xF0) return {(lead & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3};
-  return {(lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F),
-          4};
-}
-CodePoint code_point_before(std::string_view text, size_t at);  // the one that ends at `at`, > 0
-void append_code_point(std::string& text, uint32_t value);
-
 enum CharClass : uint8_t {
   kSpaceChar = 1,         // White_Space
   kNumberChar = 2,        // numbers of Rust's char

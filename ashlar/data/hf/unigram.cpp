@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/byte_trie.h"
 #include "ashlar/data/hf/token_model.h"
-#include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {
 namespace {

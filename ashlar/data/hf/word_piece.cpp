@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/token_model.h"
-#include "ashlar/data/hf/unicode.h"
 
 namespace ashlar::data {
 namespace {
@@ -35,12 +35,6 @@ class WordPieceModel : public TokenModel {
   }
 
  private:
-  static int64_t num_characters(std::string_view text) {
-    int64_t count = 0;
-    for (const char c : text) count += (c & 0xC0) != 0x80;
-    return count;
-  }
-
   bool add_longest(std::string_view part, size_t& begin, std::vector<int32_t>& ids) const {
     std::string text = begin > 0 ? prefix_ : "";
     const size_t prefix = text.size();

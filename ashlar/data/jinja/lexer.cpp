@@ -35,23 +35,6 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-void append_utf8(std::string& out, uint32_t c) {
-  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) {
-    put(0xC0 | c >> 6);
-  } else {
-    if (c < 0x10000) {
-      put(0xE0 | c >> 12);
-    } else {
-      put(0xF0 | c >> 18);
-      put(0x80 | (c >> 12 & 0x3F));
-    }
-    put(0x80 | (c >> 6 & 0x3F));
-  }
-  put(0x80 | (c & 0x3F));
-}
-
 class Lexer {
  public:
   Lexer(std::string_view source, const std::string& name)
@@ -322,7 +305,7 @@ class Lexer {
     }
     if (hex.size() < count || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF))
       fail(place_, fmt::format("\\{}{} is no character", c, printable(std::string(hex))));
-    append_utf8(out, value);
+    append_code_point(out, value);
     return 2 + count;
   }
 
@@ -331,7 +314,7 @@ class Lexer {
     size_t at = 1;
     for (; at < text.size() && at <= 3 && text[at] >= '0' && text[at] <= '7'; ++at)
       value = value << 3 | static_cast<uint32_t>(text[at] - '0');
-    append_utf8(out, value);
+    append_code_point(out, value);
     return at;
   }
 

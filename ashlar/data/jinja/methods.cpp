@@ -3,6 +3,7 @@
 #include <array>
 
 #include "ashlar/core/text.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/jinja/python_text.h"
 #include "ashlar/data/jinja/rendering.h"
 

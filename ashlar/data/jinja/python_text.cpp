@@ -14,30 +14,6 @@ size_t width_at(std::string_view text, size_t at) {
   return utf8_step(text, at).length;
 }
 
-// The beginning of the character that ends before `end` > 0.
-size_t previous(std::string_view text, size_t end) {
-  do --end;
-  while (end > 0 && (text[end] & 0xC0) == 0x80);
-  return end;
-}
-
-uint32_t code_point(std::string_view character) {
-  const auto byte = [&](size_t i) {
-    return static_cast<uint32_t>(static_cast<uint8_t>(character[i]));
-  };
-  switch (character.size()) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-    case 3:
-      return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    default:
-      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 |
-             (byte(3) & 0x3F);
-  }
-}
-
 bool is_space(uint32_t c) {
   return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
@@ -65,7 +41,7 @@ bool is_escaped_by_repr(uint32_t c) {
 }
 
 bool is_removed(std::string_view character, std::optional<std::string_view> set) {
-  if (!set) return is_space(code_point(character));
+  if (!set) return is_space(code_point_at(character, 0).value);
   for (size_t at = 0; at < set->size(); at += width_at(*set, at))
     if (set->substr(at, width_at(*set, at)) == character) return true;
   return false;
@@ -79,10 +55,6 @@ char ascii_lower(char c) {
 }
 
 }  // namespace
-
-int64_t num_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-}
 
 std::vector<std::string> characters_of(std::string_view text) {
   std::vector<std::string> characters;
@@ -100,7 +72,8 @@ std::optional<std::string_view> character_at(std::string_view text, int64_t at) 
     for (; at > 0 && place < text.size(); --at) place += width_at(text, place);
     if (place >= text.size()) return std::nullopt;
   } else {
-    for (place = text.size(); at < 0 && place > 0; ++at) place = previous(text, place);
+    for (place = text.size(); at < 0 && place > 0; ++at)
+      place -= code_point_before(text, place).length;
     if (at < 0 || text.empty()) return std::nullopt;
   }
   return text.substr(place, width_at(text, place));
@@ -155,7 +128,7 @@ std::string_view strip(std::string_view text, Side side, std::optional<std::stri
       text.remove_prefix(width_at(text, 0));
   if (side != Side::kLeft)
     while (!text.empty()) {
-      const size_t last = previous(text, text.size());
+      const size_t last = text.size() - code_point_before(text, text.size()).length;
       if (!is_removed(text.substr(last), set)) break;
       text = text.substr(0, last);
     }
@@ -196,7 +169,7 @@ std::vector<std::string> split_space(std::string_view text, int64_t most) {
       break;
     }
     size_t end = 0;
-    while (end < text.size() && !is_space(code_point(text.substr(end, width_at(text, end)))))
+    while (end < text.size() && !is_space(code_point_at(text, end).value))
       end += width_at(text, end);
     parts.emplace_back(text.substr(0, end));
     text = text.substr(end);
@@ -209,7 +182,7 @@ std::vector<std::string> split_lines(std::string_view text) {
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t width = width_at(text, at);
-    if (ends_line(code_point(text.substr(at, width)))) {
+    if (ends_line(code_point_at(text, at).value)) {
       lines.emplace_back(text.substr(begin, at - begin));
       begin = at + width + (text.substr(at).starts_with("\r\n") ? 1 : 0);
       at = begin;
@@ -257,7 +230,7 @@ std::optional<std::string> with_case(std::string_view text, Case wanted) {
   bool inside = false;  // of a word, or of the text
   for (size_t at = 0; at < text.size();) {
     const size_t width = width_at(text, at);
-    if (!has_no_case(code_point(text.substr(at, width)))) return std::nullopt;
+    if (!has_no_case(code_point_at(text, at).value)) return std::nullopt;
     const char c = text[at];
     const bool up = wanted == Case::kUpper || (wanted != Case::kLower && !inside);
     if (width == 1)
@@ -277,7 +250,7 @@ std::string repr_text(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const size_t width = width_at(text, at);
     const std::string_view character = text.substr(at, width);
-    const uint32_t c = code_point(character);
+    const uint32_t c = code_point_at(character, 0).value;
     at += width;
     if (c == '\n')
       out += "\\n";
@@ -305,7 +278,7 @@ std::string json_text(std::string_view text, bool ensure_ascii) {
   for (size_t at = 0; at < text.size();) {
     const size_t width = width_at(text, at);
     const std::string_view character = text.substr(at, width);
-    const uint32_t c = code_point(character);
+    const uint32_t c = code_point_at(character, 0).value;
     at += width;
     const auto* known =
         std::ranges::find(kShort, character[0], &std::pair<char, std::string_view>::first);

@@ -11,7 +11,6 @@
 
 namespace ashlar::data::jinja {
 
-int64_t num_characters(std::string_view text);
 std::vector<std::string> characters_of(std::string_view text);
 // The character at `at`, from the end if negative; nullopt outside of the text.
 std::optional<std::string_view> character_at(std::string_view text, int64_t at);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ashlar/core/text.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/jinja/python_text.h"
 #include "ashlar/data/jinja/render.h"
 
