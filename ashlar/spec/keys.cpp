@@ -271,6 +271,24 @@ Rows health_and_checkpoint() {
   };
 }
 
+Rows launch() {
+  constexpr auto l = &Recipe::launch;
+  using L = LaunchSpec;
+  return {
+      integer("launch.restarts_per_hour", l, &L::restarts_per_hour, kCount,
+              "restarts within an hour after which the launcher gives up"),
+      integer("launch.restarts", l, &L::restarts, kCount,
+              "restarts in all after which the launcher gives up"),
+      integer("launch.fruitless_attempts", l, &L::fruitless_attempts, kAtLeastOne,
+              "attempts in a row without a new checkpoint after which the launcher gives up"),
+      number("launch.backoff_s", l, &L::backoff_s, kNotNegative,
+             "seconds before the second restart for one cause in a row; the first is at once, and "
+             "later ones wait 3, 12 and 60 times as long"),
+      number("launch.hang_s", l, &L::hang_s, kPositive,
+             "least silence of all ranks, in seconds, that the launcher takes for a hang"),
+  };
+}
+
 std::string bound_text(double bound) {
   return bound == std::floor(bound) ? fmt::format("{:.0f}", bound) : fmt::format("{}", bound);
 }
@@ -296,8 +314,9 @@ bool in_range(const KeyRange& range, double value) {
 const std::vector<Key>& recipe_keys() {
   static const Rows kRows = [] {
     Rows all{run_name()};
-    for (const Rows& part : {model_size_rows(), model_choice_rows(), balance_and_init(), data(),
-                             optim(), parallel(), train(), lora(), health_and_checkpoint()})
+    for (const Rows& part :
+         {model_size_rows(), model_choice_rows(), balance_and_init(), data(), optim(), parallel(),
+          train(), lora(), health_and_checkpoint(), launch()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

@@ -1,7 +1,7 @@
 // A run as a TOML recipe states it: one struct per section, with the defaults of its keys.
 //
 //   [run] [model] [moe] [moe.balance] [init] [data] [optim] [parallel] [train] [lora] [health]
-//   [checkpoint]
+//   [checkpoint] [launch]
 //
 // docs/recipes.md lists the keys.
 //
@@ -181,6 +181,15 @@ struct CheckpointSpec {
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 
+// Limits of `ashlar launch` (launch/machine.h); a start by itself reads none of them.
+struct LaunchSpec {
+  int64_t restarts_per_hour = 10, restarts = 200;
+  int64_t fruitless_attempts = 4;  // in a row, none of which commits a new step
+  double backoff_s = 5;            // before the second restart for one cause
+  double hang_s = 10;              // the least silence of all ranks that counts as a hang
+  friend bool operator==(const LaunchSpec&, const LaunchSpec&) = default;
+};
+
 struct Recipe {
   std::string name, source;  // [run] name; the file that was read, which is no key
   ModelKeys model;
@@ -193,6 +202,7 @@ struct Recipe {
   TuneSpec tune;  // train.freeze and [lora]
   HealthSpec health;
   CheckpointSpec checkpoint;
+  LaunchSpec launch;
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
