@@ -1,0 +1,300 @@
+#include "ashlar/launch/machine.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <random>
+
+namespace ashlar::launch {
+namespace {
+
+// The world around a machine: it starts, ends and fences attempts as the machine asks.
+struct Story {
+  explicit Story(LaunchSpec limits, CommittedSteps from = {})
+      : machine(limits, 1, from), steps(from) {
+    tick(0);
+  }
+
+  void send(MachineEvent event) {
+    event.steps = steps;
+    for (const LaunchAction& action : machine.on(event, now)) {
+      actions.push_back(action);
+      if (action.kind == ActionKind::kStart) {
+        EXPECT_FALSE(lives) << "a start beside an attempt that is not fenced";
+        lives = true;
+        starts.push_back(now);
+        EXPECT_EQ(action.attempt, int(starts.size()));
+      }
+      if (action.kind == ActionKind::kFence) must_fence = true;
+    }
+  }
+  void tick(double seconds) {
+    now += seconds;
+    send({EventKind::kTick});
+  }
+  void ask_to_stop() { send({EventKind::kAskedToStop}); }
+  void first_step() { send({EventKind::kFirstStep, machine.attempt()}); }
+  void see(EvidenceKind kind) {
+    send({EventKind::kSeen, machine.attempt(), {kind, 1, 0, "what was seen"}});
+  }
+  void end(EvidenceKind kind, int value, std::string text = "") {
+    send({EventKind::kEnded, machine.attempt(), {kind, 0, value, std::move(text)}});
+  }
+  void fenced() {
+    must_fence = lives = false;
+    send({EventKind::kFenced, machine.attempt()});
+  }
+  // An attempt that ends so, up to the next decision.
+  void fail(EvidenceKind kind, int value, std::string text = "") {
+    end(kind, value, std::move(text));
+    fenced();
+  }
+  const LaunchAction& last() const { return actions.back(); }
+
+  Machine machine;
+  CommittedSteps steps;
+  std::vector<LaunchAction> actions;
+  std::vector<double> starts;
+  double now = 0;
+  bool lives = false, must_fence = false;
+};
+
+constexpr LaunchSpec kLaunchSpec{
+    .restarts_per_hour = 10, .restarts = 200, .fruitless_attempts = 4, .backoff_s = 5};
+
+TEST(Machine, EndsWithTheRun) {
+  Story story(kLaunchSpec);
+  EXPECT_EQ(story.last().kind, ActionKind::kStart);
+  EXPECT_EQ(story.last().attempt, 1);
+  story.first_step();
+  EXPECT_EQ(story.machine.phase(), LaunchPhase::kRun);
+  story.end(EvidenceKind::kExit, 0);
+  EXPECT_EQ(story.last().kind, ActionKind::kFence);
+  story.fenced();
+  EXPECT_EQ(story.last().kind, ActionKind::kStop);
+  EXPECT_EQ(story.last().exit_code, 0);
+}
+
+TEST(Machine, FencesBeforeItStartsAgain) {
+  Story story(kLaunchSpec);
+  story.end(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(story.machine.phase(), LaunchPhase::kFence);
+  story.tick(30);
+  EXPECT_EQ(story.last().kind, ActionKind::kFence) << "nothing starts beside the old attempt";
+  story.fenced();
+  EXPECT_EQ(story.last().kind, ActionKind::kDecide);
+  EXPECT_EQ(story.last().delay_s, 0);
+  story.tick(0.01);
+  EXPECT_EQ(story.last().kind, ActionKind::kStart);
+  EXPECT_EQ(story.last().attempt, 2);
+}
+
+TEST(Machine, WaitsForTheEndOfAProcessThatIsGone) {
+  Story story(kLaunchSpec);
+  story.see(EvidenceKind::kGone);
+  EXPECT_EQ(story.machine.phase(), LaunchPhase::kClassify);
+  story.tick(0.1);
+  story.end(EvidenceKind::kSignal, SIGSEGV);
+  EXPECT_EQ(story.machine.cause().fault, FaultClass::kCrash);
+  EXPECT_EQ(story.machine.cause().evidence.size(), 2u);
+
+  Story silent(kLaunchSpec);
+  silent.see(EvidenceKind::kGone);
+  silent.tick(10.1);
+  EXPECT_EQ(silent.machine.cause().fault, FaultClass::kUnknown);
+  EXPECT_EQ(silent.last().kind, ActionKind::kFence);
+}
+
+// 0, 5, 15, 60, 300 s and a fifth more at most; a committed step begins anew.
+TEST(Machine, WaitsLongerEachTime) {
+  Story story({.restarts_per_hour = 100, .fruitless_attempts = 100, .backoff_s = 5});
+  for (const double delay_s : {0.0, 5.0, 15.0, 60.0, 300.0, 300.0}) {
+    story.fail(EvidenceKind::kSignal, SIGKILL);
+    EXPECT_GE(story.last().delay_s, delay_s);
+    EXPECT_LE(story.last().delay_s, delay_s * 1.2);
+    if (delay_s > 0) story.tick(delay_s * 0.99);
+    EXPECT_EQ(story.machine.phase(), delay_s > 0 ? LaunchPhase::kForm : story.machine.phase());
+    story.tick(delay_s * 0.21 + 0.01);
+    EXPECT_EQ(story.machine.phase(), LaunchPhase::kStart);
+  }
+  story.steps = {40, 20};
+  story.fail(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(story.last().delay_s, 0);
+}
+
+TEST(Machine, StopsWhereNoRestartHelps) {
+  for (const int code : {2, 22, 23, 29, 64}) {
+    Story story(kLaunchSpec);
+    story.fail(EvidenceKind::kExit, code, "the reason");
+    EXPECT_EQ(story.last().kind, ActionKind::kStop);
+    EXPECT_EQ(story.last().exit_code, code);
+    EXPECT_NE(story.last().text.find("the reason"), std::string::npos);
+  }
+}
+
+TEST(Machine, StopsAfterTheRestartsOfAClass) {
+  Story story({.fruitless_attempts = 100, .backoff_s = 0});
+  story.fail(EvidenceKind::kExit, 25, "no space");
+  EXPECT_EQ(story.last().kind, ActionKind::kDecide);
+  story.tick(1);
+  story.fail(EvidenceKind::kExit, 25, "no space");
+  EXPECT_EQ(story.last().kind, ActionKind::kStop);
+  EXPECT_EQ(story.last().exit_code, 25);
+}
+
+// Same place, same place, one step older, stop; the signature is in the one line.
+TEST(Machine, LeavesACrashLoopByTheLadder) {
+  Story story({.backoff_s = 0}, {40, 20});
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    story.fail(EvidenceKind::kExit, 70, "internal error: 17");
+    ASSERT_EQ(story.last().kind, ActionKind::kDecide);
+    story.tick(1);
+    EXPECT_EQ(story.last().from_step, attempt == 3 ? std::optional<int64_t>(20) : std::nullopt);
+  }
+  story.steps = {20, -1};
+  story.fail(EvidenceKind::kExit, 70, "internal error: 18");
+  EXPECT_EQ(story.last().kind, ActionKind::kStop);
+  EXPECT_EQ(story.last().exit_code, 70);
+  EXPECT_NE(story.last().text.find("each ended with crash: internal error: 18"), std::string::npos)
+      << story.last().text;
+}
+
+// A kill from outside says nothing against the step.
+TEST(Machine, KeepsTheStepOfAKilledRun) {
+  Story story({.backoff_s = 0}, {40, 20});
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    story.fail(EvidenceKind::kSignal, SIGKILL);
+    story.tick(1);
+    EXPECT_EQ(story.last().kind, ActionKind::kStart);
+    EXPECT_EQ(story.last().from_step, std::nullopt);
+  }
+}
+
+TEST(Machine, StopsAtTheBudgetOfAnHour) {
+  Story story({.restarts_per_hour = 3, .backoff_s = 0});
+  for (int i = 0; i < 3; ++i) {
+    story.steps.newest += 20;
+    story.fail(EvidenceKind::kSignal, SIGKILL);
+    story.tick(1);
+    EXPECT_EQ(story.last().kind, ActionKind::kStart);
+  }
+  Story later = story;
+  story.steps.newest += 20;
+  story.fail(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(story.last().kind, ActionKind::kStop);
+  EXPECT_EQ(story.last().exit_code, kSpentExitCode);
+  later.tick(3600);
+  later.steps.newest += 20;
+  later.fail(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(later.last().kind, ActionKind::kDecide);
+}
+
+TEST(Machine, DrainsWhenAskedToStop) {
+  Story story(kLaunchSpec);
+  story.first_step();
+  story.ask_to_stop();
+  EXPECT_EQ(story.last().kind, ActionKind::kTerminate);
+  story.ask_to_stop();
+  EXPECT_EQ(story.actions.size(), 2u) << "the second signal changes nothing";
+  story.fail(EvidenceKind::kExit, 27);
+  EXPECT_EQ(story.last().kind, ActionKind::kStop);
+  EXPECT_EQ(story.last().exit_code, 27);
+
+  Story waiting(kLaunchSpec);
+  waiting.fail(EvidenceKind::kSignal, SIGKILL);
+  waiting.ask_to_stop();
+  EXPECT_EQ(waiting.last().kind, ActionKind::kStop);
+  EXPECT_EQ(waiting.last().exit_code, 27);
+}
+
+TEST(Machine, StopsBesideProcessesThatCannotBeKilled) {
+  Story story(kLaunchSpec);
+  story.see(EvidenceKind::kStopped);
+  story.tick(61);
+  EXPECT_EQ(story.last().kind, ActionKind::kStop);
+  EXPECT_EQ(story.last().exit_code, 29);
+}
+
+// An event by chance: an end, a sight, a late word of the attempt before, or mostly time.
+void happen(Story& story, std::mt19937_64& random) {
+  const auto below = [&](int bound) { return int(random() % uint64_t(bound)); };
+  constexpr EvidenceKind kSights[] = {EvidenceKind::kGone,    EvidenceKind::kOutOfMemory,
+                                      EvidenceKind::kStopped, EvidenceKind::kMissing,
+                                      EvidenceKind::kStuck,   EvidenceKind::kSilent};
+  const int attempt = story.machine.attempt() - (below(10) == 0 ? 1 : 0);
+  const int chance = below(40);
+  if (chance == 0)
+    story.send({EventKind::kSeen, attempt, {kSights[below(6)], below(8), 0, "seen"}});
+  else if (chance == 1)
+    story.send({EventKind::kEnded, attempt, {EvidenceKind::kExit, 0, 20 + below(12), ""}});
+  else if (chance < 5)
+    story.send({EventKind::kEnded, attempt, {EvidenceKind::kSignal, 0, 1 + below(15), ""}});
+  else if (chance == 5 && below(100) == 0)
+    story.ask_to_stop();
+  else if (chance == 6 && below(100) == 0)
+    story.send({EventKind::kEnded, attempt});  // with 0
+  else if (chance == 7)
+    story.first_step();
+  else if (chance < 10 && story.lives)
+    story.steps = {story.steps.newest + 20, story.steps.newest};
+  else if (story.must_fence && below(3) == 0)
+    story.fenced();
+  else
+    story.tick(below(20) * 0.5);
+}
+
+// A restart is decided at most 144 s before its start.
+void expect_budgets(const Story& story, const LaunchSpec& limits) {
+  const std::vector<double>& starts = story.starts;
+  EXPECT_LE(int64_t(starts.size()), limits.restarts + 1);
+  for (auto start = starts.begin(); start != starts.end(); ++start)
+    EXPECT_LE(std::count_if(start, starts.end(), [&](double t) { return t < *start + 3456; }),
+              limits.restarts_per_hour + 1);
+}
+
+// From here on every attempt hangs, and the world answers.
+void expect_end(Story& story) {
+  for (int i = 0; i < 2000 && story.machine.phase() != LaunchPhase::kStop; ++i) {
+    const LaunchPhase phase = story.machine.phase();
+    if (story.must_fence)
+      story.fenced();
+    else if (phase == LaunchPhase::kStart || phase == LaunchPhase::kRun)
+      story.see(EvidenceKind::kSilent);
+    else if (phase == LaunchPhase::kDrain)
+      story.end(EvidenceKind::kExit, 27);
+    else
+      story.tick(20);
+  }
+  EXPECT_EQ(story.machine.phase(), LaunchPhase::kStop)
+      << "stuck in " << name_of(story.machine.phase());
+}
+
+// Whatever comes in whatever order: one attempt at a time, no start beside an old one, no budget
+// passed, and no state in which the machine stays.
+void simulate(uint64_t seed, int num_events) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int bound) { return int(random() % uint64_t(bound)); };
+  for (int done = 0; done < num_events && !testing::Test::HasFailure();) {
+    const LaunchSpec limits{.restarts_per_hour = 1 + below(12),
+                            .restarts = 1 + below(40),
+                            .fruitless_attempts = 1 + below(6),
+                            .backoff_s = double(below(3))};
+    Story story(limits);
+    for (; story.machine.phase() != LaunchPhase::kStop && done < num_events; ++done)
+      happen(story, random);
+    expect_budgets(story, limits);
+    expect_end(story);
+  }
+}
+
+TEST(Machine, SurvivesRandomEvents) {
+  simulate(1, 100'000);
+}
+
+TEST(Machine, SurvivesAMillionRandomEvents) {
+  simulate(2, 1'000'000);
+}
+
+}  // namespace
+}  // namespace ashlar::launch
