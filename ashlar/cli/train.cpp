@@ -4,10 +4,12 @@
 #include <cstdlib>
 
 #include "ashlar/cli/command.h"
+#include "ashlar/core/agent.h"
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/plan/print.h"
 #include "ashlar/train/bucket_bytes.h"
+#include "ashlar/train/machine.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 #include "ashlar/train/start_checks.h"
@@ -39,6 +41,16 @@ int dry_run(const Recipe& stated, int num_ranks, FileSystem& files, Log& log) {
   print_lines(to_toml(recipe));
   print_lines(plan::describe(plan, recipe, compute));
   return 0;
+}
+
+// The process of a rank, or of all ranks if they are threads, under `ashlar launch`.
+void tell_launcher(int num_threads) {
+  const auto number = [](const char* variable, int otherwise) {
+    const char* text = std::getenv(variable);
+    return text ? std::atoi(text) : otherwise;
+  };
+  tell_agent({number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", num_threads),
+              train::host_name()});
 }
 
 // Earlier versions read it; a run that passed over it would listen at other interfaces.
@@ -83,6 +95,7 @@ void add_train(CLI::App& app, CommandAction& action) {
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       const train::Binding binding = train::parse_binding(flags->bind_to);
+      if (!flags->dry_run) tell_launcher(flags->ranks);
       std::optional<train::StartTiming> timing;
       if (flags->timing) timing.emplace().enter("reading the recipe");
       refuse_former_variable();

@@ -22,6 +22,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"data", "info"},
     {"data", "verify"},
     {"train"},
+    {"launch"},
     {"plan"},
     {"plan", "dry-run"},
     {"plan", "schedule"},

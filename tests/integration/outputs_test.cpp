@@ -174,6 +174,12 @@ std::vector<Command> commands() {
        "",
        false,
        false},
+      {"launch",
+       {"launch", tiny, "train.run_dir=new", "train.steps=1"},
+       {"new/recipe.toml"},
+       "",
+       false,
+       false},
   };
 }
 

@@ -1,0 +1,92 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "ashlar/cli/command.h"
+#include "ashlar/launch/launcher.h"
+#include "ashlar/train/read_recipe.h"
+#include "ashlar/train/run_recipe.h"
+#include "ashlar/train/saves.h"
+#include "ashlar/train/start.h"
+
+namespace ashlar::cli {
+namespace {
+
+struct LaunchFlags {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  int ranks = 1;
+  std::string starter;
+};
+
+// mpirun ends the ranks at once when one fails, and tells whose lines are whose.
+std::vector<std::string> mpirun_words(int ranks) {
+  std::vector<std::string> words{"mpirun"};
+  if (geteuid() == 0) words.push_back("--allow-run-as-root");
+  for (const char* word : {"--oversubscribe", "--bind-to", "none", "--tag-output", "--mca",
+                           "odls_base_sigkill_timeout", "0", "-n"})
+    words.push_back(word);
+  words.push_back(std::to_string(ranks));
+  return words;
+}
+
+launch::AttemptCommand attempt_command(const LaunchFlags& flags, bool processes,
+                                       const std::string& program,
+                                       std::optional<int64_t> from_step) {
+  launch::AttemptCommand command;
+  command.tagged = processes;
+  if (processes) command.words = mpirun_words(flags.ranks);
+  command.words.insert(command.words.end(), {program, "train", flags.recipe});
+  command.words.insert(command.words.end(), flags.overrides.begin(), flags.overrides.end());
+  if (!processes)
+    command.words.insert(command.words.end(), {"--ranks", std::to_string(flags.ranks)});
+  if (from_step)
+    command.words.insert(command.words.end(),
+                         {"--from-step", std::to_string(*from_step), "--supersede"});
+  return command;
+}
+
+bool runs_processes(const LaunchFlags& flags) {
+  if (flags.starter.empty()) return flags.ranks > 1;
+  ASHLAR_REQUIRE(flags.starter == "mpirun" || flags.starter == "threads", kConfig,
+                 "launch: --starter is '{}'; expected mpirun or threads", flags.starter);
+  return flags.starter == "mpirun";
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app, CommandAction& action) {
+  const auto flags = std::make_shared<LaunchFlags>();
+  CLI::App* sub =
+      app.add_subcommand("launch", "run a recipe to its end: starts its ranks again after a fault");
+  sub->add_option("RECIPE", flags->recipe, "TOML file (docs/recipes.md)")->required();
+  sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
+  sub->add_option("--ranks-per-node", flags->ranks, "ranks on this machine")->capture_default_str();
+  sub->add_option("--starter", flags->starter,
+                  "mpirun: ranks as processes, the default for more than one; threads: of one "
+                  "process");
+  sub->callback([flags, &action] {
+    action = [flags](Log& log) {
+      ASHLAR_REQUIRE(flags->ranks >= 1, kConfig,
+                     "launch: --ranks-per-node is {}; expected at least 1", flags->ranks);
+      const bool processes = runs_processes(*flags);
+      const auto files = posix_files();
+      const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
+      train::check_ranks(recipe, flags->ranks);
+      train::require_own_recipe(*files, recipe);
+      const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+      const launch::LaunchPlan plan{recipe.launch, recipe.train.run_dir,
+                                    train::checkpoint_root(recipe),
+                                    [&](std::optional<int64_t> from_step) {
+                                      return attempt_command(*flags, processes, program, from_step);
+                                    }};
+      return launch::run_launch(plan, *files, log);
+    };
+  });
+}
+
+}  // namespace ashlar::cli

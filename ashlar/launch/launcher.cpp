@@ -1,0 +1,343 @@
+#include "ashlar/launch/launcher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/core/agent.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/core/pulse_hang.h"
+#include "ashlar/core/signals.h"
+#include "ashlar/launch/events.h"
+#include "ashlar/launch/goodput.h"
+#include "ashlar/launch/rank_log.h"
+#include "ashlar/launch/watch.h"
+
+namespace ashlar::launch {
+namespace {
+
+constexpr double kLookEvery_s = 0.05;
+
+double now_s() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+double unix_now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The run's directory belongs to one launcher at a time.
+class LaunchLock {
+ public:
+  explicit LaunchLock(const std::string& path)
+      : fd_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)) {
+    ASHLAR_REQUIRE(fd_ >= 0, kStorage, "{}: open: {}", path, strerror(errno));
+    if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    close(fd_);
+    ASHLAR_FAIL(kConfig,
+                "{} is locked: another ashlar launch runs this directory; stop it, or "
+                "choose another train.run_dir",
+                path);
+  }
+  ~LaunchLock() { close(fd_); }
+  LaunchLock(const LaunchLock&) = delete;
+  LaunchLock& operator=(const LaunchLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+std::string made_directory(FileSystem& files, const std::string& path) {
+  files.make_directories(path);
+  return path;
+}
+
+// One more than the last attempt whose lines are in launch/ranks.
+int next_attempt(FileSystem& files, const std::string& ranks) {
+  int last = 0;
+  if (!files.stat(ranks)) return 1;
+  for (const std::string& name : files.list(ranks)) {
+    int number = 0;
+    std::from_chars(name.data(), name.data() + name.size(), number);
+    last = std::max(last, number);
+  }
+  return last + 1;
+}
+
+CommittedSteps steps_in(FileSystem& files, const std::string& root) {
+  CommittedSteps steps;
+  if (!files.stat(root)) return steps;
+  for (const checkpoint::StepRef& step : checkpoint::committed_steps(files, root))
+    steps = {step.step, steps.newest};
+  return steps;
+}
+
+class Launcher {
+ public:
+  Launcher(const LaunchPlan& plan, FileSystem& files, Log& log);
+  int run();
+
+ private:
+  void look(double now);
+  void take(const Attempt::News& news, double now);
+  void watch(double now);
+  void try_fence(double now);
+  void send(const MachineEvent& event, double now);
+  void act(const LaunchAction& action, double now);
+  void start(const LaunchAction& action, double now);
+  void report(double now);
+  void decide(const LaunchAction& action);
+  void stop(const LaunchAction& action);
+  void tell(const std::string& line);
+  TimeClass class_now() const;
+  void see_first_step(double now);
+
+  const LaunchPlan& plan_;
+  FileSystem& files_;
+  Log& log_;
+  const StopSignals signals_;
+  const std::string directory_;
+  const LaunchLock lock_;
+  RankSocket socket_;
+  RankLog rank_log_;
+  EventLog events_;
+  Machine machine_;
+  Watch watch_;
+  Goodput goodput_;
+  std::unique_ptr<Attempt> attempt_;
+  Watch::Sight sight_;     // the last of this attempt
+  int64_t furthest_ = 0;   // step that an earlier attempt has done
+  int64_t reached_ = 0;    // step that this one has done
+  int64_t kills_ = 0;      // for lack of memory, before this attempt
+  double trouble_s_ = 0;   // when this attempt's end began to show; 0: it has not
+  double reported_s_ = 0;  // when the last fault was named; 0: there was none
+  bool asked_ = false, fencing_ = false;
+  int exit_code_ = 0;
+};
+
+Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
+    : plan_(plan),
+      files_(files),
+      log_(log),
+      directory_(made_directory(files, join(plan.run_directory, "launch"))),
+      lock_(join(directory_, "lock")),
+      rank_log_(files, directory_, log, unix_now_s),
+      events_(files, join(directory_, "events.jsonl"), log),
+      machine_(plan.limits, next_attempt(files, join(directory_, "ranks")),
+               steps_in(files, plan.checkpoints)),
+      watch_(plan.run_directory, plan.limits.hang_s),
+      goodput_(now_s()) {}
+
+int Launcher::run() {
+  while (machine_.phase() != LaunchPhase::kStop) look(now_s());
+  attempt_.reset();
+  return exit_code_;
+}
+
+void Launcher::look(double now) {
+  goodput_.charge(class_now(), now);
+  if (StopSignals::requested() && !std::exchange(asked_, true)) {
+    tell(fmt::format("{}: the run is to stop", StopSignals::name()));
+    send({EventKind::kAskedToStop}, now);
+  }
+  if (!attempt_) {
+    send({EventKind::kTick}, now);
+    if (!attempt_ && machine_.phase() != LaunchPhase::kStop)
+      std::this_thread::sleep_for(std::chrono::duration<double>(kLookEvery_s));
+    return;
+  }
+  take(attempt_->wait(kLookEvery_s), now_s());
+  if (fencing_)
+    try_fence(now_s());
+  else
+    watch(now_s());
+  rank_log_.flush();
+  send({EventKind::kTick}, now_s());
+}
+
+// Passes on the news of the processes.  A kill for lack of memory comes before the end it caused.
+void Launcher::take(const Attempt::News& news, double now) {
+  for (const OutputLine& line : news.lines) rank_log_.add(line, attempt_->host());
+  if ((!news.gone.empty() || news.ended) && trouble_s_ == 0) trouble_s_ = now;
+  const int attempt = machine_.attempt();
+  if (!news.gone.empty()) send({EventKind::kSeen, attempt, news.gone.front()}, now);
+  if (!news.ended) return;
+  if (news.ended->kind == EvidenceKind::kSignal && memory_kills() > kills_)
+    send({EventKind::kSeen,
+          attempt,
+          {EvidenceKind::kOutOfMemory, news.ended->rank, 0,
+           "the kernel killed a process of this control group for its memory"}},
+         now);
+  send({EventKind::kEnded, attempt, *news.ended}, now);
+}
+
+void Launcher::watch(double now) {
+  sight_ = watch_.look(attempt_->ranks(), now);
+  for (const auto& [rank, page] : sight_.pages) reached_ = std::max(reached_, page.step);
+  see_first_step(now);
+  if (!sight_.fault) return;
+  trouble_s_ = now - sight_.silence_s;
+  send({EventKind::kSeen, machine_.attempt(), *sight_.fault}, now);
+}
+
+void Launcher::see_first_step(double now) {
+  const bool stepped = std::ranges::any_of(
+      sight_.pages, [](const auto& page) { return page.second.steps_here > 0; });
+  if (machine_.phase() != LaunchPhase::kStart || !stepped) return;
+  Ordered members{{"step", reached_}};
+  if (reported_s_ > 0) members["restart_s"] = now - reported_s_;
+  events_.add("first_step", machine_.attempt(), members);
+  send({EventKind::kFirstStep, machine_.attempt()}, now);
+}
+
+void Launcher::try_fence(double now) {
+  if (!attempt_->fence()) return;
+  for (const OutputLine& line : attempt_->wait(0).lines) rank_log_.add(line, attempt_->host());
+  attempt_.reset();
+  fencing_ = false;
+  events_.add("fence", machine_.attempt(), {});
+  send({.kind = EventKind::kFenced,
+        .attempt = machine_.attempt(),
+        .steps = steps_in(files_, plan_.checkpoints)},
+       now);
+}
+
+void Launcher::send(const MachineEvent& event, double now) {
+  for (const LaunchAction& action : machine_.on(event, now)) act(action, now);
+}
+
+void Launcher::act(const LaunchAction& action, double now) {
+  switch (action.kind) {
+    case ActionKind::kStart:
+      return start(action, now);
+    case ActionKind::kTerminate:
+      events_.add("preempt", action.attempt, {{"signal", StopSignals::name()}});
+      return attempt_->terminate();
+    case ActionKind::kReport:
+      return report(now);
+    case ActionKind::kFence:
+      fencing_ = true;
+      return;
+    case ActionKind::kDecide:
+      return decide(action);
+    case ActionKind::kStop:
+      return stop(action);
+  }
+}
+
+void Launcher::start(const LaunchAction& action, double now) {
+  AttemptCommand command = plan_.command(action.from_step);
+  command.variables.push_back(fmt::format("{}={}", kAgentVariable, socket_.path()));
+  command.variables.push_back(fmt::format("{}={}", kAttemptVariable, action.attempt));
+  rank_log_.begin(action.attempt);
+  files_.make_directories(fmt::format("{}/ranks/{}", directory_, action.attempt));
+  kills_ = memory_kills();
+  furthest_ = std::max(furthest_, reached_);
+  reached_ = 0;
+  trouble_s_ = 0;
+  sight_ = {};
+  watch_.begin(now);
+  Ordered members = Ordered::object();
+  if (action.from_step) members["step"] = *action.from_step;
+  events_.add("start", action.attempt, members);
+  attempt_ = std::make_unique<Attempt>(command, socket_);
+}
+
+// Two of the three lines of a fault: what, and why the launcher thinks so.
+void Launcher::report(double now) {
+  const Cause& cause = machine_.cause();
+  const double detect_s = trouble_s_ > 0 ? std::max(0.0, now - trouble_s_) : 0.0;
+  goodput_.move_to_detect(detect_s);
+  reported_s_ = now;
+  const bool by_rank = cause.rank >= 0 && cause.evidence.back().kind <= EvidenceKind::kGone;
+  std::string where;
+  if (const auto page = sight_.pages.find(cause.rank); by_rank && page != sight_.pages.end())
+    where = fmt::format(", after step {} in {}", page->second.step, place_text(page->second));
+  tell(fmt::format("fault {}: {}{}{}", machine_.faults(),
+                   by_rank ? fmt::format("rank {}: ", cause.rank) : "", cause.text, where));
+  std::string evidence;
+  for (const Evidence& seen : cause.evidence)
+    evidence += fmt::format("{}{}", evidence.empty() ? "" : "; ", seen.text);
+  tell(fmt::format("evidence: {} ({:.2f} {})", evidence, cause.confidence, name_of(cause.fault)));
+  Ordered members = members_of(cause);
+  members["step"] = reached_;
+  members["detect_s"] = detect_s;
+  events_.add("fault", machine_.attempt(), members);
+}
+
+void Launcher::decide(const LaunchAction& action) {
+  const CommittedSteps steps = steps_in(files_, plan_.checkpoints);
+  const int64_t from = action.from_step.value_or(std::max<int64_t>(0, steps.newest));
+  const int64_t lost = std::max<int64_t>(0, reached_ - from);
+  tell(fmt::format("action: {} ({} steps lost)", action.text, lost));
+  events_.add("action", action.attempt,
+              {{"action", action.text}, {"step", from}, {"steps_lost", lost}});
+}
+
+void Launcher::stop(const LaunchAction& action) {
+  exit_code_ = action.exit_code;
+  if (!action.text.empty())
+    tell(fmt::format("action: stop with code {}: {}", exit_code_, action.text));
+  goodput_.charge(class_now(), now_s());
+  tell(goodput_.text());
+  Ordered classes = Ordered::object();
+  for (int i = 0; i < kNumTimeClasses; ++i)
+    classes[name_of(TimeClass(i))] = goodput_.seconds(TimeClass(i));
+  events_.add("stop", action.attempt,
+              {{"code", exit_code_},
+               {"action", action.text},
+               {"wall_s", goodput_.wall_s()},
+               {"ettr", goodput_.ettr()},
+               {"goodput", classes}});
+}
+
+void Launcher::tell(const std::string& line) {
+  rank_log_.note(line);
+  log_.info("{}", line);
+}
+
+// The class of the time that passes now.
+TimeClass Launcher::class_now() const {
+  const LaunchPhase phase = machine_.phase();
+  if (asked_) return TimeClass::kStopped;
+  if (phase == LaunchPhase::kForm || phase == LaunchPhase::kFence || phase == LaunchPhase::kStop)
+    return TimeClass::kFencePlace;
+  if (phase == LaunchPhase::kClassify) return TimeClass::kDetect;
+  const auto leader = sight_.pages.find(0);
+  if (leader == sight_.pages.end()) return TimeClass::kStartLoad;
+  const PulsePage& page = leader->second;
+  switch (page.place) {
+    case PulsePlace::kStart:
+    case PulsePlace::kLoad:
+      return TimeClass::kStartLoad;
+    case PulsePlace::kSaveCopy:
+      return TimeClass::kCheckpoint;
+    case PulsePlace::kSaveWait:
+      return TimeClass::kStallCheckpoint;
+    case PulsePlace::kEvaluate:
+      return TimeClass::kEvaluate;
+    default:
+      break;
+  }
+  if (page.steps_here == 0) return TimeClass::kFirstStep;
+  if (page.place == PulsePlace::kData) return TimeClass::kStallData;
+  return page.step < furthest_ ? TimeClass::kRecompute : TimeClass::kUseful;
+}
+
+}  // namespace
+
+int run_launch(const LaunchPlan& plan, FileSystem& files, Log& log) {
+  return Launcher(plan, files, log).run();
+}
+
+}  // namespace ashlar::launch

@@ -1,0 +1,31 @@
+// Runs a recipe's ranks until the run is done, whatever ends them in between (docs/survive.md).
+//
+// This is the part with side effects: it turns what the processes, their pulse and the signals say
+// into events of the Machine, and carries its actions out.
+//
+// Errors  kConfig if another launcher holds the run directory; kLaunch if a start is impossible.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/launch/attempt.h"
+#include "ashlar/launch/machine.h"
+
+namespace ashlar::launch {
+
+struct LaunchPlan {
+  LaunchSpec limits;
+  std::string run_directory;
+  std::string checkpoints;  // the root of its steps
+  // How an attempt is started; from_step: the step to go back to, if not the newest.
+  std::function<AttemptCommand(std::optional<int64_t> from_step)> command;
+};
+
+// Returns the exit code: 0, that of the cause, or kSpentExitCode.
+int run_launch(const LaunchPlan& plan, FileSystem& files, Log& log);
+
+}  // namespace ashlar::launch

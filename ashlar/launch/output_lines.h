@@ -1,0 +1,36 @@
+// The lines that ranks print, told apart although they come through one pipe.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ashlar::launch {
+
+struct OutputLine {
+  int rank = -1;  // -1: the starter's own line
+  std::string text;
+};
+
+// "[1,3]<stderr>:text", as mpirun --tag-output marks a line of a rank; other lines are its own.
+OutputLine parse_tagged(std::string_view line);
+
+// The rank that mpirun blames for the end of all, if this line of its own does so:
+//   mpirun noticed that process rank 1 with PID 0 on node n07 exited on signal 9 (Killed).
+//   Process name: [[25486,1],1]
+std::optional<int> blamed_rank(std::string_view line);
+
+// Cuts a stream into lines.  A line of more than kLongestLine bytes is cut there.
+class LineCutter {
+ public:
+  static constexpr size_t kLongestLine = 1 << 16;
+  void add(std::string_view bytes, const std::function<void(std::string_view line)>& take);
+  void finish(const std::function<void(std::string_view line)>& take);  // what lacks a newline
+
+ private:
+  std::string rest_;
+};
+
+}  // namespace ashlar::launch

@@ -1,0 +1,38 @@
+// The socket at which ranks tell the launcher who they are (core/agent.h).
+//
+// It lies in a directory that only this user may enter, and a process of another user is refused.
+// The number of a process comes from the kernel, not from the process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "ashlar/core/agent.h"
+
+namespace ashlar::launch {
+
+struct JoinedRank {
+  AgentHello hello;
+  pid_t pid = 0;
+};
+
+class RankSocket {
+ public:
+  RankSocket();  // kLaunch if no socket can be made
+  ~RankSocket();
+  RankSocket(const RankSocket&) = delete;
+  RankSocket& operator=(const RankSocket&) = delete;
+
+  const std::string& path() const { return path_; }
+  int fd() const { return fd_; }  // readable when somebody has come
+  // The next who came; nullopt: nobody, or somebody who did not say what a rank says.
+  std::optional<JoinedRank> accept();
+
+ private:
+  std::string directory_, path_;
+  int fd_ = -1;
+};
+
+}  // namespace ashlar::launch

@@ -1,0 +1,194 @@
+// `ashlar launch`: whatever ends the ranks, the run comes to the end that it would have had.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "tests/integration/support.h"
+
+namespace ashlar::integration {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> launch_args(const std::string& directory, int num_ranks,
+                                     std::vector<std::string> more = {}) {
+  more.insert(more.end(),
+              {"checkpoint.every=20", "checkpoint.keep=100", "train.eval_every=0",
+               "health.max_norm_ratio=1e9", "health.max_loss_rise=1e9", "launch.backoff_s=0"});
+  std::vector<std::string> args = run_args(directory, 1, more);
+  args[0] = "launch";
+  args.insert(args.end(), {"--ranks-per-node", std::to_string(num_ranks)});
+  return args;
+}
+
+std::vector<nlohmann::json> events_of(const fs::path& run, const std::string& name) {
+  std::vector<nlohmann::json> rows;
+  std::istringstream text(read_file(run / "launch/events.jsonl"));
+  for (std::string line; std::getline(text, line);)
+    if (nlohmann::json row = nlohmann::json::parse(line); row["event"] == name)
+      rows.push_back(std::move(row));
+  return rows;
+}
+
+// The process that works in this directory, and is this rank of an mpirun or has this environment.
+pid_t process_in(const fs::path& directory, const std::string& setting) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    std::error_code error;
+    if (fs::read_symlink(entry.path() / "cwd", error) != directory || error) continue;
+    std::ifstream environment(entry.path() / "environ");
+    for (std::string word; std::getline(environment, word, '\0');)
+      if (word == setting) return std::stoi(name);
+  }
+  return 0;
+}
+
+template <typename F>
+bool comes(double seconds, F&& true_now) {
+  for (int i = 0; i < int(seconds * 1000); ++i) {
+    if (true_now()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// The tensors of a step, byte by byte.
+std::map<std::string, std::string> tensors_of(const fs::path& run, int64_t step) {
+  std::map<std::string, std::string> files = read_tree(step_directory(run, step));
+  std::erase_if(files, [](const auto& file) { return !file.first.ends_with(".safetensors"); });
+  EXPECT_FALSE(files.empty()) << run;
+  return files;
+}
+
+void expect_same_end(const Scratch& scratch, int64_t step) {
+  EXPECT_TRUE(tensors_of(scratch / "run", step) == tensors_of(scratch / "calm", step));
+}
+
+// Hurts the run once it has saved step 40, and lets it come to its end.
+Result run_and_hurt(const Scratch& scratch, const std::vector<std::string>& args,
+                    const std::string& setting, int signal) {
+  Program program(scratch.path(), args);
+  EXPECT_TRUE(comes(
+      60, [&] { return fs::exists(step_directory(scratch / "run", 40)) || !program.running(); }));
+  const pid_t victim = process_in(scratch.path(), setting);
+  EXPECT_GT(victim, 0);
+  if (victim > 0) kill(victim, signal);
+  return program.wait();
+}
+
+double sum_of_goodput(const nlohmann::json& stop) {
+  double sum = 0;
+  for (const auto& [name, seconds] : stop["goodput"].items()) sum += seconds.get<double>();
+  return sum;
+}
+
+TEST(Launch, GoesOnAfterAKill) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const std::vector<std::string> steps{"train.steps=100"};
+  run_ok(scratch, run_args("calm", 1,
+                           {"train.steps=100", "checkpoint.every=20", "train.eval_every=0",
+                            "health.max_norm_ratio=1e9", "health.max_loss_rise=1e9"}));
+  const Result result =
+      run_and_hurt(scratch, launch_args("run", 1, steps), "ASHLAR_ATTEMPT=1", SIGKILL);
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_same_end(scratch, 100);
+  EXPECT_TRUE(contains(result.err, "fault 1: rank 0: ended by signal 9 (Killed)")) << result.err;
+  EXPECT_TRUE(contains(result.err, "\nevidence: ")) << result.err;
+  EXPECT_TRUE(contains(result.err, "\naction: attempt 2 now, from step ")) << result.err;
+  const auto faults = events_of(scratch / "run", "fault");
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0]["class"], "killed");
+  EXPECT_LT(faults[0]["detect_s"].get<double>(), 0.5);
+  const auto stops = events_of(scratch / "run", "stop");
+  ASSERT_EQ(stops.size(), 1u);
+  EXPECT_NEAR(sum_of_goodput(stops[0]), stops[0]["wall_s"].get<double>(), 1e-6);
+}
+
+TEST(Launch, StopsWhenAskedTo) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  Program program(scratch.path(), launch_args("run", 1, {"train.steps=1000000"}));
+  ASSERT_TRUE(comes(60, [&] { return fs::exists(step_directory(scratch / "run", 20)); }));
+  program.send(SIGTERM);
+  const Result result = program.wait();
+  EXPECT_EQ(result.code, 27) << result.err;
+  EXPECT_EQ(process_in(scratch.path(), "ASHLAR_ATTEMPT=1"), 0);
+  EXPECT_EQ(events_of(scratch / "run", "preempt").size(), 1u);
+  EXPECT_EQ(events_of(scratch / "run", "start").size(), 1u);
+}
+
+// The model of the checkpoint is another one: only the ranks can know.
+TEST(Launch, StopsAtOnceForAConfiguration) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, run_args("run", 1, {"train.steps=2"}));
+  std::vector<std::string> more{"train.steps=4", "model.num_hidden_layers=3"};
+  const Result result = run(scratch, launch_args("run", 1, more));
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_TRUE(contains(result.err, "configuration: ")) << result.err;
+  EXPECT_EQ(events_of(scratch / "run", "start").size(), 1u);
+}
+
+TEST(Launch, StopsACrashLoopWithItsSignature) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  fs::resize_file(scratch / "text.bin", 100);
+  const Result result = run(scratch, launch_args("run", 1, {"launch.fruitless_attempts=2"}));
+  EXPECT_EQ(result.code, 24) << result.err;
+  EXPECT_TRUE(contains(result.err, "2 attempts in a row committed no new step")) << result.err;
+  EXPECT_TRUE(contains(result.err, "each ended with data: ")) << result.err;
+  EXPECT_EQ(events_of(scratch / "run", "start").size(), 2u);
+}
+
+TEST(Launch, HasTheRunForItself) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  Program program(scratch.path(), launch_args("run", 1, {"train.steps=1000000"}));
+  ASSERT_TRUE(comes(60, [&] { return fs::exists(scratch / "run/launch/ranks/1"); }));
+  const Result second = run(scratch, launch_args("run", 1));
+  EXPECT_EQ(second.code, 2);
+  EXPECT_TRUE(contains(second.err, "run/launch/lock is locked")) << second.err;
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait().code, 27);
+}
+
+TEST(LaunchFaults, AKilledRankOfMpirunGoesOnBitForBit) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const std::vector<std::string> steps{"train.steps=120"};
+  ASSERT_EQ(run(scratch, launch_args("calm", 2, steps)).code, 0);
+  const Result result =
+      run_and_hurt(scratch, launch_args("run", 2, steps), "OMPI_COMM_WORLD_RANK=1", SIGKILL);
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_same_end(scratch, 120);
+  EXPECT_TRUE(contains(result.err, "fault 1: rank 1: ended by signal 9 (Killed)")) << result.err;
+  EXPECT_LT(events_of(scratch / "run", "fault")[0]["detect_s"].get<double>(), 0.5);
+  EXPECT_TRUE(fs::exists(scratch / "run/launch/ranks/2/0.log"));
+}
+
+TEST(LaunchFaults, ASuspendedRankIsNamedAndReplaced) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const std::vector<std::string> steps{"train.steps=120"};
+  ASSERT_EQ(run(scratch, launch_args("calm", 2, steps)).code, 0);
+  const Result result =
+      run_and_hurt(scratch, launch_args("run", 2, steps), "OMPI_COMM_WORLD_RANK=1", SIGSTOP);
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_same_end(scratch, 120);
+  EXPECT_TRUE(contains(result.err, "of rank 1 is suspended (state T)")) << result.err;
+  const auto fault = events_of(scratch / "run", "fault").at(0);
+  EXPECT_EQ(fault["class"], "hang");
+  EXPECT_EQ(fault["rank"], 1);
+  EXPECT_LT(fault["detect_s"].get<double>(), 5.0);
+}
+
+}  // namespace
+}  // namespace ashlar::integration

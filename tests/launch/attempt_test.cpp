@@ -1,0 +1,195 @@
+#include "ashlar/launch/attempt.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ashlar/core/clock.h"
+#include "ashlar/core/error.h"
+
+namespace ashlar::launch {
+namespace {
+
+AttemptCommand shell(const std::string& script, bool tagged = false) {
+  return {{"/bin/sh", "-c", script}, tagged, {}};
+}
+
+// All that an attempt says until it ends, or until `enough`.
+template <typename F>
+Attempt::News follow(Attempt& attempt, F&& enough) {
+  Attempt::News all;
+  const auto begin = Clock::now();
+  while (!all.ended && seconds_since(begin) < 20 && !enough(all)) {
+    Attempt::News news = attempt.wait(0.05);
+    all.lines.insert(all.lines.end(), news.lines.begin(), news.lines.end());
+    all.joined.insert(all.joined.end(), news.joined.begin(), news.joined.end());
+    all.gone.insert(all.gone.end(), news.gone.begin(), news.gone.end());
+    all.ended = news.ended;
+  }
+  return all;
+}
+Attempt::News follow(Attempt& attempt) {
+  return follow(attempt, [](const Attempt::News&) { return false; });
+}
+
+void fence(Attempt& attempt) {
+  const auto begin = Clock::now();
+  while (!attempt.fence() && seconds_since(begin) < 20) usleep(1000);
+  EXPECT_TRUE(attempt.fence());
+}
+
+bool lives(pid_t pid) {
+  return kill(pid, 0) == 0;
+}
+
+TEST(Attempt, EndsWithACodeAndTheLastError) {
+  RankSocket socket;
+  Attempt attempt(shell("echo one; echo 'ashlar: text.bin: too short' >&2; exit 24"), socket);
+  const Attempt::News news = follow(attempt);
+  ASSERT_TRUE(news.ended);
+  EXPECT_EQ(news.ended->kind, EvidenceKind::kExit);
+  EXPECT_EQ(news.ended->value, 24);
+  EXPECT_EQ(news.ended->text, "text.bin: too short");
+  ASSERT_EQ(news.lines.size(), 2u);
+  EXPECT_EQ(news.lines[0].text, "one");
+}
+
+TEST(Attempt, EndsByASignal) {
+  RankSocket socket;
+  Attempt attempt(shell("kill -9 $$"), socket);
+  const Attempt::News news = follow(attempt);
+  ASSERT_TRUE(news.ended);
+  EXPECT_EQ(news.ended->kind, EvidenceKind::kSignal);
+  EXPECT_EQ(news.ended->value, SIGKILL);
+}
+
+// The words are those of Open MPI 4.1.
+TEST(Attempt, KnowsTheRankThatMpirunBlames) {
+  RankSocket socket;
+  Attempt attempt(
+      shell("echo '[1,0]<stderr>:ashlar: TERM: saves'\n"
+            "echo 'mpirun noticed that process rank 3 with PID 0 on node n exited on signal 9.'\n"
+            "exit 137",
+            true),
+      socket);
+  const Attempt::News news = follow(attempt);
+  ASSERT_TRUE(news.ended);
+  EXPECT_EQ(news.ended->kind, EvidenceKind::kSignal);
+  EXPECT_EQ(news.ended->value, SIGKILL);
+  EXPECT_EQ(news.ended->rank, 3);
+  EXPECT_EQ(news.lines[0].rank, 0);
+  EXPECT_EQ(news.lines[1].rank, -1);
+}
+
+TEST(Attempt, SaysWhyAProgramCannotBeStarted) {
+  RankSocket socket;
+  Attempt attempt({{"/no/such/program"}, false, {}}, socket);
+  const Attempt::News news = follow(attempt);
+  ASSERT_TRUE(news.ended);
+  EXPECT_EQ(news.ended->value, 127);
+  EXPECT_NE(news.ended->text.find("/no/such/program"), std::string::npos);
+}
+
+// Also processes whose parents have died, and those that pass over SIGTERM.
+TEST(Attempt, FenceLeavesNothingBehind) {
+  RankSocket socket;
+  Attempt attempt(shell("trap '' TERM; (sleep 100 & echo $!); sleep 100 & echo $!; wait"), socket);
+  const Attempt::News news =
+      follow(attempt, [](const auto& seen) { return seen.lines.size() == 2; });
+  ASSERT_EQ(news.lines.size(), 2u);
+  attempt.terminate();
+  fence(attempt);
+  for (const OutputLine& line : news.lines) EXPECT_FALSE(lives(std::stoi(line.text)));
+}
+
+TEST(Attempt, HidesTheLaunchersOwnJob) {
+  EXPECT_TRUE(is_hidden_from_ranks("SLURM_NTASKS=4"));
+  EXPECT_TRUE(is_hidden_from_ranks("PMIX_RANK=0"));
+  EXPECT_FALSE(is_hidden_from_ranks("OMPI_MCA_btl=self,vader"));
+  EXPECT_FALSE(is_hidden_from_ranks("PATH=/bin"));
+  setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+  RankSocket socket;
+  AttemptCommand command = shell("echo \"$OMPI_COMM_WORLD_SIZE,$MORE\"");
+  command.variables = {"MORE=more"};
+  Attempt attempt(command, socket);
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  const Attempt::News news = follow(attempt);
+  ASSERT_EQ(news.lines.size(), 1u);
+  EXPECT_EQ(news.lines[0].text, ",more");
+}
+
+// Run by the next test as the process of a rank.
+TEST(AttemptChild, DISABLED_Joins) {
+  tell_agent({2, 3, "host"});
+  pause();
+}
+
+TEST(Attempt, WatchesARankThatHasJoined) {
+  RankSocket socket;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  AttemptCommand command = shell(self +
+                                 " --gtest_also_run_disabled_tests "
+                                 "--gtest_filter=AttemptChild.* >/dev/null; sleep 100");
+  command.variables = {std::string(kAgentVariable) + "=" + socket.path()};
+  Attempt attempt(command, socket);
+  Attempt::News news = follow(attempt, [](const auto& seen) { return !seen.joined.empty(); });
+  ASSERT_EQ(news.joined, std::vector<int>{2});
+  EXPECT_EQ(attempt.host(), "host");
+  const pid_t pid = attempt.ranks().at(2);
+  ASSERT_TRUE(lives(pid));
+  kill(pid, SIGKILL);
+  news = follow(attempt, [](const auto& seen) { return !seen.gone.empty(); });
+  ASSERT_EQ(news.gone.size(), 1u);
+  EXPECT_EQ(news.gone[0].rank, 2);
+  EXPECT_TRUE(attempt.ranks().empty());
+  fence(attempt);
+}
+
+TEST(RankSocket, PassesOverStrangers) {
+  EXPECT_THROW(parse_hello("GET / HTTP/1.1"), Error);
+  EXPECT_THROW(parse_hello("rank 3 of 2 on n07\n"), Error);
+  const AgentHello hello = parse_hello(to_line({3, 8, "n07"}));
+  EXPECT_EQ(hello.rank, 3);
+  EXPECT_EQ(hello.num_ranks, 8);
+  EXPECT_EQ(hello.host, "n07");
+  std::string directory;
+  {
+    RankSocket socket;
+    EXPECT_FALSE(socket.accept());
+    directory = std::filesystem::path(socket.path()).parent_path();
+    const auto access = std::filesystem::status(directory).permissions();
+    EXPECT_EQ(access, std::filesystem::perms::owner_all);
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory));
+}
+
+TEST(OutputLines, BelongToRanks) {
+  EXPECT_EQ(parse_tagged("[1,12]<stderr>:step 3").rank, 12);
+  EXPECT_EQ(parse_tagged("[1,12]<stdout>:step 3").text, "step 3");
+  EXPECT_EQ(parse_tagged("[n07:4711] something").rank, -1);
+  EXPECT_EQ(blamed_rank("  Process name: [[25486,1],1]"), 1);
+  EXPECT_EQ(blamed_rank("  Exit code:    2"), std::nullopt);
+}
+
+TEST(OutputLines, AreCutFromTheStream) {
+  LineCutter cutter;
+  std::vector<std::string> lines;
+  const auto take = [&](std::string_view line) { lines.emplace_back(line); };
+  cutter.add("one\ntw", take);
+  cutter.add("o\n\nthree", take);
+  EXPECT_EQ(lines, (std::vector<std::string>{"one", "two", ""}));
+  cutter.finish(take);
+  EXPECT_EQ(lines.back(), "three");
+  lines.clear();
+  cutter.add(std::string(LineCutter::kLongestLine + 5, 'x') + "\n", take);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].size(), LineCutter::kLongestLine);
+  EXPECT_EQ(lines[1], "xxxxx");
+}
+
+}  // namespace
+}  // namespace ashlar::launch
