@@ -1,8 +1,8 @@
 // How it works.  An operation goes through two threads:
 //
 //   caller          a public function checks the tensors and makes the Operation; submit sets its
-//                   traffic row and number, records its post, and passes it to the executor of
-//                   its lane
+//                   traffic row and number, records its post, shows it in the pulse, and passes it
+//                   to the executor of its lane
 //   lane's thread   execute makes the header, which partners compare, and lets the runner move the
 //                   data; count adds to the row; the beginning and the end are recorded
 //   caller          Work::wait adds its waiting time to the row and records the wait
@@ -134,6 +134,7 @@ Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::
   id_ = fnv1a64(name_);
   for (const int rank : world_ranks_) id_ = splitmix64(id_ ^ uint64_t(rank));
   if (lane_ && use_ == Use::kCollectives) lane_->executor->enter(*this);
+  add_to_pulse();
 }
 
 Group::~Group() {
@@ -258,9 +259,29 @@ Work Group::submit(Operation operation, std::string_view label) {
     count(operation, seconds_since(start), 0, 0);
     return {};
   }
+  operation.shown = show_post(operation);
   last_ticket_ = lane_->executor->submit(operation);
   world_.trace.set_ticket(event, last_ticket_);
   return Work(*lane_, last_ticket_);
+}
+
+// Before its first operation, so that a rank that never comes there is known to be missing.
+void Group::add_to_pulse() {
+  if (PulseWriter* const pulse = world_.trace.pulse(); pulse && lane_ && pulse_group_ < 0)
+    pulse_group_ = pulse->add_group(id_, name_, size());
+}
+
+int64_t Group::show_post(const Operation& operation) {
+  PulseWriter* const pulse = world_.trace.pulse();
+  if (!pulse) return -1;
+  add_to_pulse();  // the group of the world was made before the pulse
+  const bool is_counted = operation.op != Op::kSendReceive || use_ == Use::kChannel;
+  return pulse->post({.group = pulse_group_,
+                      .lane = lane_->number,
+                      .number = is_counted ? operation.sequence : -1,
+                      .bytes = whole_bytes(operation),
+                      .op = name_of(operation.op),
+                      .label = operation.row->label});
 }
 
 int64_t Group::trace_post(const Operation& operation) {
@@ -356,7 +377,10 @@ void Group::execute(const Operation& operation, Runner& runner) {
   copy_text(header.label, operation.row->label);
   copy_text(header.group_name, name_);
   if (operation.traced) trace_moment(TraceEvent::Kind::kBegan, operation, {});
+  PulseWriter* const pulse = world_.trace.pulse();
+  if (pulse) pulse->started(operation.shown);
   const Moved moved = runner.run(operation, header, world_ranks_, rank_);
+  if (pulse) pulse->ended(operation.shown);
   if (operation.traced) trace_moment(TraceEvent::Kind::kEnded, operation, moved);
   count(operation, seconds_since(start), moved.sent_bytes, moved.received_bytes);
 }

@@ -168,7 +168,8 @@ class Group {
   std::vector<TrafficRow> traffic() const;
 
   // The trace of this rank: of the operations of its groups, and of kernels whose Context has this
-  // trace.  An operation is in it if it was recording when the operation was submitted.
+  // trace.  An operation is in it if it was recording when the operation was submitted.  Its pulse,
+  // if it has one, shows every operation of groups of two ranks or more.
   Trace& trace() const;
 
   // Sets the function by which all groups of one rank of this world copy a contribution to the
@@ -181,6 +182,8 @@ class Group {
  private:
   friend class OperationQueue;
   Work submit(Operation operation, std::string_view label);
+  void add_to_pulse();
+  int64_t show_post(const Operation& operation);
   int64_t trace_post(const Operation& operation);
   void trace_counts(int64_t event, const Operation& operation);
   void trace_moment(TraceEvent::Kind kind, const Operation& operation, const Moved& moved);
@@ -196,6 +199,7 @@ class Group {
   Lane* lane_ = nullptr;  // null: a group of one
   int rank_ = 0;
   int16_t trace_group_ = -1;  // its number in the trace, set by its first post
+  int pulse_group_ = -1;      // its number in the rank's pulse
   uint64_t id_ = 0;
   int64_t sequence_ = 0, last_ticket_ = 0;
   mutable std::mutex traffic_mutex_;

@@ -46,6 +46,7 @@ struct Operation {
   std::span<const Transfer> sends = {}, receives = {};
   int64_t ticket = 0;   // from the executor
   bool traced = false;  // its post is in the rank's trace
+  int64_t shown = -1;   // its entry in the rank's pulse
 };
 static_assert(std::is_trivially_copyable_v<Operation>);
 

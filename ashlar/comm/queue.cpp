@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "ashlar/comm/group.h"
+#include "ashlar/comm/world.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/threads.h"
@@ -67,6 +68,7 @@ int64_t OperationQueue::submit(const Operation& operation) {
   await(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
   const int64_t ticket = ++submitted_;
   if (cancelled_) return ticket;  // it never runs; wait throws
+  trace_ = &operation.group->world().trace;
   fill_slot(operation, ticket);
   lock.unlock();
   changed_.notify_all();
@@ -86,13 +88,35 @@ void OperationQueue::fill_slot(const Operation& operation, int64_t ticket) {
   }
 }
 
-// Blocks the caller; the time-outs of the lane count from here.
+// A caller waits for the oldest operation, from which the time-outs of the lane count.  Made under
+// mutex_.
+class OperationQueue::Waiting {
+ public:
+  explicit Waiting(OperationQueue& queue) : awaited_(queue.runner_->awaited()) {
+    awaited_.begin();
+    // After a failure the slot may hold an earlier operation, and its group may be gone.
+    const int64_t ticket = queue.completed_ + 1;
+    const Operation& oldest = queue.slots_[size_t(ticket % kCapacity)];
+    if (oldest.ticket == ticket) pulse_ = queue.trace_->pulse();
+    if (pulse_) pulse_->waits_for(oldest.shown);
+  }
+  ~Waiting() {
+    if (pulse_) pulse_->waited();
+    awaited_.end();
+  }
+  Waiting(const Waiting&) = delete;
+
+ private:
+  Awaited& awaited_;
+  PulseWriter* pulse_ = nullptr;
+};
+
+// Blocks the caller.
 template <typename Condition>
 void OperationQueue::await(std::unique_lock<std::mutex>& lock, Condition condition) {
   if (condition()) return;
-  runner_->awaited().begin();
+  const Waiting waiting(*this);
   changed_.wait(lock, condition);
-  runner_->awaited().end();
 }
 
 bool OperationQueue::done(int64_t ticket) const {
@@ -112,9 +136,8 @@ void OperationQueue::wait(int64_t ticket) {
     group = operation.group;
     row = operation.row;
     if (completed_ + 1 == ticket && !running_ && !cancelled_) {
-      runner_->awaited().begin();
+      const Waiting waiting(*this);
       run_next(lock);
-      runner_->awaited().end();
     }
     await(lock, [&] { return settled(ticket); });
   }

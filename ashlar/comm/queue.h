@@ -33,6 +33,7 @@ class OperationQueue final : public Executor {
  private:
   static constexpr int64_t kCapacity = kMaxQueued;
   void run();
+  class Waiting;
   bool run_next(std::unique_lock<std::mutex>& lock);
   template <typename Condition>
   void await(std::unique_lock<std::mutex>& lock, Condition condition);
@@ -45,6 +46,7 @@ class OperationQueue final : public Executor {
   mutable std::condition_variable changed_;
   const int num_ranks_;
   std::vector<Operation> slots_;  // ticket t in slot t % kCapacity
+  const Trace* trace_ = nullptr;  // of the operations' world
   std::vector<int64_t> counts_;   // the counts that operations point at: two lists a slot
   int64_t submitted_ = 0, completed_ = 0;
   bool stop_ = false, cancelled_ = false;

@@ -9,6 +9,28 @@
 
 namespace ashlar {
 
+namespace {
+
+// The place by which a pulse shows this phase; nullopt: no phase of training.
+std::optional<PulsePlace> pulse_place_of(std::string_view phase) {
+  static constexpr std::pair<std::string_view, PulsePlace> kPlaces[] = {
+      {"start of step", PulsePlace::kForward},
+      {"inputs", PulsePlace::kForward},
+      {"forward", PulsePlace::kForward},
+      {"loss", PulsePlace::kForward},
+      {"recomputation", PulsePlace::kBackward},
+      {"backward", PulsePlace::kBackward},
+      {"gradients of weights", PulsePlace::kBackward},
+      {"reduce", PulsePlace::kReduce},
+      {"gradient norm", PulsePlace::kReduce},
+      {"optimizer", PulsePlace::kUpdate}};
+  for (const auto& [name, place] : kPlaces)
+    if (name == phase) return place;
+  return std::nullopt;
+}
+
+}  // namespace
+
 double Trace::now_s() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
@@ -76,12 +98,21 @@ void Trace::enter(std::string_view phase, int64_t block) {
   if (found == phases_.end()) {
     ASHLAR_ASSERT(phases_.size() <= std::numeric_limits<uint8_t>::max());
     found = phases_.insert(phases_.end(), index);
+    pulse_places_.push_back(pulse_place_of(phase));
+    ASHLAR_ASSERT(!pulse_ || pulse_places_.back());
   }
   TracePlace place = this->place();
   place.phase = uint8_t(found - phases_.begin());
   place.block = int16_t(block);
   place.branch = TracePlace::Branch::kNone;
   enter(place);
+}
+
+void Trace::enter(const TracePlace& place) {
+  place_.store(place, std::memory_order_relaxed);
+  if (!pulse_) return;
+  if (const std::optional<PulsePlace> shown = pulse_places_[place.phase])
+    pulse_->enter_part(*shown, place.block, place.micro_batch);
 }
 
 void Trace::enter(TracePlace::Branch branch) {

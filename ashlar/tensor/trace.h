@@ -38,9 +38,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/pulse.h"
 #include "ashlar/tensor/dtype.h"
 
 namespace ashlar {
@@ -162,12 +164,16 @@ class Trace {
   // Completes device_spans with the kernels that have ended.
   void read_device();
 
+  // From now on this page shows the rank's place, and comm the operations of its groups.
+  void show_in(std::unique_ptr<PulseWriter> pulse) { pulse_ = std::move(pulse); }
+  PulseWriter* pulse() const { return pulse_.get(); }  // null: none
+
   // --- the place; on the rank's thread, recording or not ---
 
   void enter(std::string_view phase, int64_t block);
   void enter(TracePlace::Branch branch);
   void enter_micro_batch(int64_t number);
-  void enter(const TracePlace& place) { place_.store(place, std::memory_order_relaxed); }
+  void enter(const TracePlace& place);
 
   // --- writing; where the trace is recording ---
 
@@ -241,6 +247,8 @@ class Trace {
   std::map<std::string, int16_t, std::less<>> index_of_text_{{"", 0}};
   std::vector<std::string_view> texts_{""};  // the keys of index_of_text_
   std::vector<int16_t> phases_{0};
+  std::vector<std::optional<PulsePlace>> pulse_places_{std::nullopt};  // of phases_
+  std::unique_ptr<PulseWriter> pulse_;
   int64_t open_kernel_ = -1;  // which has begun and not ended; kernels call no kernels
   DeviceClock* device_ = nullptr;
   std::vector<DeviceSpan> spans_;

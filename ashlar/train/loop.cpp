@@ -20,6 +20,7 @@
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/train/run.h"
+#include "ashlar/train/run_pulse.h"
 
 namespace ashlar::train {
 namespace {
@@ -99,6 +100,7 @@ void Run::save_the_end(Outcome outcome) {
 
 // Closes files, for which a slow disk may take long, with no rank waiting for another meanwhile.
 void Run::close() {
+  show(ranks_, PulsePlace::kEnd);
   on_threads(ranks_, "end", [&] {
     saves_.reset();
     report_.close();
@@ -140,6 +142,7 @@ bool Run::step() {
 }
 
 bool Run::run_micro_batches() {
+  show(ranks_, PulsePlace::kData);
   const std::span<const MicroBatch> micro_batches = data_->next_step();
   enter("first step: forward, backward");
   stops_.begin_step();
@@ -169,11 +172,13 @@ StepVerdict Run::judge(const StepStats& stats) {
 
 void Run::update(const StepStats& stats, const StepVerdict& verdict) {
   const auto start = Clock::now();
+  show(ranks_, PulsePlace::kSaveCopy);
   saves_->before_update();  // the save of an earlier step still copies what apply() changes
   blocked_s_ += seconds_since(start);
   applied_ = verdict.apply;
   applied_ ? trainer_->apply(stats) : trainer_->skip();
   ++counters_.step;
+  if (PulseWriter* const pulse = ranks_.trace().pulse()) pulse->step_ended(counters_.step);
   counters_.samples += recipe_.train.global_batch;
   counters_.tokens += tokens_per_step();
 }
@@ -226,7 +231,10 @@ void Run::evaluate() {
   double sum = 0.0;
   int64_t count = 0;
   data::Batch batch;
+  show(ranks_, PulsePlace::kEvaluate);
   for (int64_t i = 0; i < loader.num_batches(); ++i) {
+    if (PulseWriter* const pulse = ranks_.trace().pulse())
+      pulse->set_progress(i, loader.num_batches());
     loader.next(batch);
     if (stops_.asked_in_evaluation(i))
       return log_.info("the evaluation after step {} is left undone", counters_.step);

@@ -12,6 +12,7 @@
 #include "ashlar/train/changes.h"
 #include "ashlar/train/first_weights.h"
 #include "ashlar/train/run.h"
+#include "ashlar/train/run_pulse.h"
 #include "ashlar/train/start_checks.h"
 #include "ashlar/train/start_report.h"
 #include "ashlar/train/training_flop.h"
@@ -66,12 +67,14 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   measure_peak();
   enter("comparing inputs");
   agree_on_inputs();
+  show(ranks_, PulsePlace::kLoad);
   take_weights();
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
   enter("looking for checkpoints");
   open_checkpoints();
   enter("weights");
   resume();
+  if (PulseWriter* const pulse = ranks_.trace().pulse()) pulse->set_step(counters_.step);
   ranks_.barrier("resume").wait();  // no rank refuses the checkpoint
   enter("opening metrics");
   if (!finished()) begin();
@@ -195,6 +198,9 @@ void Run::begin_from_weights() {
 
 void Run::begin() {
   report_.begin(scale_, {isa_, resources_.num_cpus, threads_.size()}, counters_.step, resumed_);
+  on_threads(ranks_, "pulse", [&] {  // a slow disk may take long
+    if (leads_ || !ranks_.shares_memory()) record_pulse(files_, recipe_.train.run_dir, log_);
+  });
   data_->begin(*std::exchange(loader_, std::nullopt));
   saves_->begin(report_.metrics(), counters_, health_.state(), data_->cursor());
 }

@@ -30,6 +30,7 @@
 #include "ashlar/core/threads.h"
 #include "ashlar/models/path.h"
 #include "ashlar/train/machine.h"
+#include "ashlar/train/run_pulse.h"
 #include "ashlar/train/save_links.h"
 #include "ashlar/train/save_report.h"
 
@@ -276,10 +277,12 @@ void Saves::before_update() {
 void Saves::save(const RunCounters& counters, const HealthState& health,
                  const data::LoaderState& cursor) {
   const Clock::time_point called = Clock::now();
+  show(ranks_, PulsePlace::kSaveWait);
   comm::wait_together(
       ranks_, [&](double seconds) { return !writes() || checkpoints_->wait_for_place(seconds); },
       "place for a snapshot");
   const checkpoint::SaveRequest::Wait waited{called, Clock::now()};
+  show(ranks_, PulsePlace::kSaveCopy);
   if (std::exchange(wants_second_try_, false)) second_try_ = counters.step;
   checkpoint::SaveRequest what = request(counters, health, cursor);
   what.waited = waited;
@@ -336,6 +339,7 @@ void Saves::finish(const RunCounters& counters, const HealthState& health,
 
 // Waits until every save has ended.
 void Saves::await_end() {
+  show(ranks_, PulsePlace::kSaveWait);
   comm::wait_together(
       ranks_, [&](double seconds) { return !writes() || checkpoints_->drain(seconds); },
       "saves under way");

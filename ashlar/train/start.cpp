@@ -11,6 +11,7 @@
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/train/alike.h"
+#include "ashlar/train/run_pulse.h"
 #include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
 
@@ -157,6 +158,7 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
   Outcome outcome = Outcome::kDone;     // the same on all
   start_ranks(recipe, telling, [&](const RankResources& resources) {
     const bool leads = resources.ranks.rank() == 0;
+    open_pulse(resources.ranks, recipe, log);
     while_leader(resources.ranks, "directory of the run", [&] {
       require_own_recipe(files, recipe);
       if (start.from_step)

@@ -4,6 +4,7 @@
 
 #include "ashlar/comm/thread/run_ranks.h"
 #include "tests/support/malloc_count.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/train/parity.h"
 #include "tests/train/plan_differences.h"
 #include "tests/train/real_rank.h"
@@ -112,8 +113,11 @@ TEST_P(SteadyStep, TheThirdStepAllocatesNothingOnAnyRank) {
   overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
   const Recipe recipe = load_recipe(GetParam().recipe, overrides);
   std::vector<int64_t> calls(size_t(GetParam().num_ranks), -1);
+  const ashlar::testing_support::TemporaryDirectory run;
   on_ranks(GetParam().num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
     const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
+    ranks.trace().show_in(std::make_unique<PulseWriter>(
+        run.path(), PulseRank{.rank = ranks.rank(), .num_ranks = ranks.size()}));
     RealRank real(recipe, DType::kF32, ranks, allocator, plan.step_memory);
     real.record(plan.trace, 3);
     for (int64_t step = 0; step < 2; ++step) real.step(step);
