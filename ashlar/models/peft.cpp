@@ -33,10 +33,12 @@ std::set<std::string> names_in_files(const ModelSpec& spec) {
 
 void require_like_files(const std::set<std::string>& names, const TunedTensors& tuned) {
   for (const auto& [weight, adapter] : tuned.adapters())
-    ASHLAR_REQUIRE(names.contains(weight), kConfig,
-                   "{} has an adapter, but the model's files have it as a part of another tensor, "
-                   "for which PEFT has no such adapter; export the merged model",
-                   weight);
+    ASHLAR_REQUIRE(
+        names.contains(weight) && !adapter.stack, kConfig,
+        "{} has an adapter, but {}, for which PEFT has no such adapter; export the merged model",
+        weight,
+        adapter.stack ? "is a stack of experts"
+                      : "the model's files have it as a part of another tensor");
 }
 
 std::string last_part(const std::string& layer) {
@@ -44,7 +46,7 @@ std::string last_part(const std::string& layer) {
 }
 
 // PEFT adapts every layer whose name is one of these or ends with one: a last part stands for all
-// layers that have it, if all of them have adapters (experts have none).
+// layers that have it, if all of them have adapters.
 std::vector<std::string> target_modules(const std::set<std::string>& names_in_files,
                                         const TunedTensors& tuned) {
   std::set<std::string> partly, targets;
@@ -77,23 +79,23 @@ std::string adapter_config(const ModelSource& source, const std::set<std::string
 
 void write_tensors(File& file, const TunedTensors& tuned) {
   std::vector<checkpoint::TensorSpec> specs;
-  std::vector<const std::vector<double>*> values;
-  const auto add = [&](std::string_view weight, const char* half, const std::vector<double>& data,
+  std::vector<std::vector<double>> values;
+  const auto add = [&](const std::string& weight, const char* half, std::vector<double> data,
                        int64_t rows, int64_t cols) {
-    const std::string name =
-        std::string(kPeftPrefix) + layer_of(std::string(weight)) + half + ".weight";
+    const std::string name = std::string(kPeftPrefix) + layer_of(weight) + half + ".weight";
     specs.push_back({name, DType::kF32, {rows, cols}});
-    values.push_back(&data);
+    values.push_back(std::move(data));
   };
   for (const auto& [weight, adapter] : tuned.adapters()) {
-    add(weight, ".lora_A", adapter.a, adapter.rank, adapter.cols);
-    add(weight, ".lora_B", adapter.b, adapter.rows, adapter.rank);
+    AdapterValues of_layer = tuned.values_of(weight);
+    add(weight, ".lora_A", std::move(of_layer.a), adapter.rank, adapter.cols);
+    add(weight, ".lora_B", std::move(of_layer.b), adapter.rows, adapter.rank);
   }
   const checkpoint::SafetensorsPlan plan =
       checkpoint::plan_safetensors(specs, {{"format", "pt"}}, checkpoint::HeaderStyle::kPlain);
   file.write_at(std::as_bytes(std::span(plan.header)), 0);
   for (size_t n = 0; n < specs.size(); ++n) {
-    const std::vector<float> rounded(values[n]->begin(), values[n]->end());
+    const std::vector<float> rounded(values[n].begin(), values[n].end());
     file.write_at(std::as_bytes(std::span(rounded)), plan.data_begin + plan.entries[n].begin);
   }
 }
@@ -135,7 +137,7 @@ PeftStats write_peft_adapter(FileSystem& files, const std::string& directory,
   PeftStats stats;
   for (const auto& [weight, adapter] : tuned.adapters()) {
     ++stats.layers;
-    stats.parameters += int64_t(adapter.a.size() + adapter.b.size());
+    stats.parameters += adapter.rank * (adapter.rows + adapter.cols);
   }
   return stats;
 }

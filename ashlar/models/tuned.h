@@ -4,7 +4,7 @@
 //   W' = W + scale B A      of W [N, K], A [r, K], B [N, r]
 //
 // Numerics  added in F64, then rounded to the type of the piece.
-// Memory    the adapters in F64; during a read a row of a tensor, and a piece in F64 if it is BF16.
+// Memory    during a read a piece's adapters, and the piece in F64 if it is BF16.
 // Errors    those of the two readers.
 // Threads   const members from several threads.
 #pragma once
@@ -18,10 +18,14 @@
 
 namespace ashlar::models {
 
-// A linear layer's adapter, row-major.
-struct AdapterValues {
+// The adapter of a linear layer, or of a stack of experts.
+struct AdapterShape {
   int64_t rank = 0, rows = 0, cols = 0;  // [N, K] of W
-  std::vector<double> a, b;              // [r, K], [N, r]
+  bool stack = false;
+};
+// Its values, row-major: [r, K] and [N, r], of a stack those of several experts.
+struct AdapterValues {
+  std::vector<double> a, b;
 };
 
 class TunedTensors final : public TensorReader {
@@ -31,8 +35,10 @@ class TunedTensors final : public TensorReader {
                double scale);
 
   const StoredTensors& base() const { return *base_; }
-  // By the name of the layer's weight.
-  const std::map<std::string, AdapterValues>& adapters() const { return adapters_; }
+  // By the name of the layer's weight, or of the stack.
+  const std::map<std::string, AdapterShape>& adapters() const { return adapters_; }
+  // Reads the adapter of a weight; of a stack that of experts [first, first + count).
+  AdapterValues values_of(const std::string& weight, int64_t first = 0, int64_t count = 1) const;
 
   // The name of a tensor of the model that the step holds itself, buffers aside; "": none.
   std::string trained_whole() const;
@@ -42,12 +48,12 @@ class TunedTensors final : public TensorReader {
   BytePosition position_of(const std::string& name) const override;
 
  private:
-  void read_adapters();
-  void add_product(const AdapterValues& adapter, const Piece& piece) const;
-  void read_narrow(const AdapterValues& adapter, const Piece& piece) const;
+  void find_adapters();
+  void add_product(const Piece& piece) const;
+  void read_narrow(const Piece& piece) const;
   std::unique_ptr<const StoredTensors> base_, step_;
   double scale_;
-  std::map<std::string, AdapterValues> adapters_;
+  std::map<std::string, AdapterShape> adapters_;
 };
 
 }  // namespace ashlar::models

@@ -86,6 +86,57 @@ void adapted_backward_weight(const Context& ctx, const Pass& pass, const Matrix&
 
 namespace {
 
+// factor * x W^T of a stack, in the memory y.
+void grouped_into(const Context& ctx, const Pass& pass, const Matrix& x, const kernels::Operand& w,
+                  const Tensor& row_of_group, const Tensor& y, double factor) {
+  grouped_linear_forward(ctx, pass.types.compute, x, w, row_of_group, Matrix::of(y));
+  scale(ctx, y, factor);
+}
+
+}  // namespace
+
+void adapted_grouped_forward(const Context& ctx, const Pass& pass, const Matrix& x, const Weight& w,
+                             const Tensor& row_of_group, const Matrix& y) {
+  const DType activation = pass.types.activation, compute = pass.types.compute;
+  grouped_linear_forward(ctx, compute, x, w.operand, row_of_group, y);
+  for (const Adapter& adapter : w.adapters) {
+    const Arena::Scope scope(*ctx.workspace);
+    const Tensor u = ctx.workspace->take(activation, {x.rows, adapter.a.operand.n()});
+    const Tensor more = ctx.workspace->take(pass.types.wide, {y.rows, y.cols});
+    grouped_into(ctx, pass, x, adapter.a.operand, row_of_group, u, adapter.scale);
+    grouped_linear_forward(ctx, compute, Matrix::of(u), adapter.b.operand, row_of_group,
+                           Matrix::of(more));
+    add(ctx, Matrix::of(more), y);
+  }
+}
+
+void adapted_grouped_backward(const Context& ctx, const Pass& pass, const Matrix& dy,
+                              const Weight& w, const Matrix& x, const Tensor& row_of_group,
+                              const Matrix& dx, int64_t room) {
+  const DType activation = pass.types.activation, compute = pass.types.compute;
+  grouped_linear_backward_input(ctx, compute, dy, w.operand, row_of_group, dx);
+  if (w.gradient) grouped_weight_gradient(ctx, pass, dy, x, row_of_group, w.gradient);
+  for (const Adapter& adapter : w.adapters) {
+    const Arena::Scope scope(*ctx.workspace);
+    const int64_t rank = adapter.a.operand.n();
+    const auto take = [&] {
+      return gradient_room(ctx, pass, activation, {room, rank}).slice(0, x.rows);
+    };
+    const Tensor u = take(), v = take();
+    grouped_into(ctx, pass, x, adapter.a.operand, row_of_group, u, adapter.scale);
+    grouped_weight_gradient(ctx, pass, dy, Matrix::of(u), row_of_group, adapter.b.gradient);
+    grouped_linear_backward_input(ctx, compute, dy, adapter.b.operand, row_of_group, Matrix::of(v));
+    scale(ctx, v, adapter.scale);
+    grouped_weight_gradient(ctx, pass, Matrix::of(v), x, row_of_group, adapter.a.gradient);
+    const Tensor more = ctx.workspace->take(pass.types.wide, {dx.rows, dx.cols});
+    grouped_linear_backward_input(ctx, compute, Matrix::of(v), adapter.a.operand, row_of_group,
+                                  Matrix::of(more));
+    add(ctx, Matrix::of(more), dx);
+  }
+}
+
+namespace {
+
 // The two tensors of the adapter of a tensor of `stored`.  Where the tensor is cut, the one that is
 // whole meets a part of the rows or columns on every share.
 std::array<ParameterInfo, 2> infos_of(const ParameterInfo& base, int64_t rank) {
@@ -111,6 +162,36 @@ std::array<ParameterInfo, 2> infos_of(const ParameterInfo& base, int64_t rank) {
   return {a, b};
 }
 
+// Likewise of a stack of experts.  Only whole experts are on a rank (spec/validate.cpp).
+std::array<ParameterInfo, 2> infos_of_stack(const ParameterInfo& base, int64_t rank) {
+  const int64_t experts = base.shape[0], rows = base.shape[1], cols = base.shape[2];
+  const std::vector<Cut> cuts = {base.cuts[0]};
+  return {{{.name = lora_a_name(base.name),
+            .shape = {experts, rank, cols},
+            .init = {InitRule::Kind::kUniform, 1.0 / std::sqrt(double(cols))},
+            .decay = true,
+            .adapter = true,
+            .cuts = cuts},
+           {.name = lora_b_name(base.name),
+            .shape = {experts, rows, rank},
+            .init = {InitRule::Kind::kConstant, 0.0},
+            .decay = true,
+            .adapter = true,
+            .cuts = cuts}}};
+}
+
+void list_stacked_adapter(const TuneSpec& tune, const Stored& stored, StoredVisitor visit) {
+  if (!tune.adapts(stored.logical[0].name)) return;
+  Adapter& adapter = stored.weight->adapters.emplace_back();
+  const int64_t rank = tune.lora.rank, experts = stored.operand_shape[0],
+                rows = stored.operand_shape[1], cols = stored.operand_shape[2];
+  adapter.logical = 0, adapter.begin = 0, adapter.end = rows;
+  adapter.scale = tune.lora.scale();
+  auto [a, b] = infos_of_stack(stored.logical[0], rank);
+  visit({.weight = &adapter.a, .logical = {std::move(a)}, .operand_shape = {experts, rank, cols}});
+  visit({.weight = &adapter.b, .logical = {std::move(b)}, .operand_shape = {experts, rows, rank}});
+}
+
 }  // namespace
 
 void freeze(const TuneSpec& tune, Stored& stored) {
@@ -124,6 +205,7 @@ void freeze(const TuneSpec& tune, Stored& stored) {
 
 void list_adapters(const TuneSpec& tune, const Stored& stored, StoredVisitor visit) {
   if (!stored.is_linear()) return;
+  if (stored.is_stack()) return list_stacked_adapter(tune, stored, visit);
   std::vector<size_t> adapted;
   for (size_t i = 0; i < stored.logical.size(); ++i)
     if (tune.adapts(stored.logical[i].name)) adapted.push_back(i);
@@ -174,7 +256,7 @@ void require_targets(const TuneSpec& tune, const ModelWeights& weights) {
         found |= stored.is_linear() && one.adapts(info.name);
     ASHLAR_REQUIRE(found, kConfig,
                    "lora.targets has \"{}\", which no linear layer of the model matches; choose "
-                   "attention, mlp (not experts, which have no adapters), or names as q_proj",
+                   "attention, mlp, experts, or names as q_proj",
                    target);
   }
 }

@@ -10,6 +10,9 @@
 // y.  Where tensor parallelism cuts the rows of W, B is cut and A is whole on every share; where it
 // cuts the columns, A is cut and B is whole.  The gradient of the whole one is a partial sum.
 //
+// Experts have A and B of their own each, in stacks.  These are products of the experts' unit, as
+// the experts are; all other adapters belong to the root.
+//
 // Source   arXiv:2106.09685.  A begins uniform in +-1/sqrt(K), as in PEFT, and B with zeros, so
 //          that the first step begins with the outputs of the model without adapters.
 // Types    u and v in the activation type; A, B and their gradients in the wide type.
@@ -34,6 +37,15 @@ void adapted_backward_input(const kernels::Context&, const Pass&, const kernels:
 // B.
 void adapted_backward_weight(const kernels::Context&, const Pass&, const kernels::Matrix& dy,
                              const kernels::Matrix& x, const Weight& w);
+
+// The same of a stack of experts; row_of_group as in linear.h.  y and dx are overwritten.  room:
+// rows that memory for gradients is taken for, at least those of x.
+void adapted_grouped_forward(const kernels::Context&, const Pass&, const kernels::Matrix& x,
+                             const Weight& w, const Tensor& row_of_group, const kernels::Matrix& y);
+// dx, and the gradients of W, unless it is frozen, and of adapters.
+void adapted_grouped_backward(const kernels::Context&, const Pass&, const kernels::Matrix& dy,
+                              const Weight& w, const kernels::Matrix& x, const Tensor& row_of_group,
+                              const kernels::Matrix& dx, int64_t room);
 
 // Marks what `tune` freezes of the tensors of `stored`.
 // Errors  kConfig where it freezes one of several that are one product.

@@ -150,15 +150,15 @@ void MoeBranch::experts(const Context& ctx, const Pass& pass) const {
 void MoeBranch::gate_up_and_act(const Context& ctx, const Pass& pass, const ExpertRows& here,
                                 const MoeSaved::Room& room) const {
   const int64_t rows = here.rows.rows;
-  grouped_linear_forward(ctx, pass.types.compute, here.rows, weights_.gate_up.operand,
-                         here.row_of_expert_E1, rows_of(room.gate_up, rows));
+  adapted_grouped_forward(ctx, pass, here.rows, weights_.gate_up, here.row_of_expert_E1,
+                          rows_of(room.gate_up, rows));
   swiglu_forward(ctx, here.row_of_expert_E1, room.gate_up.slice(0, rows), room.act.slice(0, rows));
 }
 
 void MoeBranch::results(const Context& ctx, const Pass& pass, const ExpertRows& here,
                         const MoeSaved::Room& room) const {
-  grouped_linear_forward(ctx, pass.types.compute, rows_of(room.act, here.rows.rows),
-                         weights_.down.operand, here.row_of_expert_E1, here.results);
+  adapted_grouped_forward(ctx, pass, rows_of(room.act, here.rows.rows), weights_.down,
+                          here.row_of_expert_E1, here.results);
 }
 
 // Receives the last two rounds' results, still in flight.
@@ -315,20 +315,15 @@ void MoeBranch::products_backward(const Context& ctx, const Pass& pass, const Ex
                                   const Tensor& dgate_up_room) const {
   const MoeWeights& w = weights_;
   const auto& [dy, dx, row_of_expert] = here;
-  const DType compute = pass.types.compute;
-  const int64_t rows = dy.rows;
+  const int64_t rows = dy.rows, all_rows = room.act.shape[0];
   const Tensor dact = dact_room.slice(0, rows), dgate_up = dgate_up_room.slice(0, rows),
                act = room.act.slice(0, rows), gate_up = room.gate_up.slice(0, rows),
                x = (room.x ? room.x : saved_[pass.slot].x_rows).slice(0, rows);
-  grouped_linear_backward_input(ctx, compute, dy, w.down.operand, row_of_expert, Matrix::of(dact));
-  if (w.down.gradient)
-    grouped_weight_gradient(ctx, pass, dy, Matrix::of(act), row_of_expert, w.down.gradient);
+  adapted_grouped_backward(ctx, pass, dy, w.down, Matrix::of(act), row_of_expert, Matrix::of(dact),
+                           all_rows);
   swiglu_backward(ctx, row_of_expert, dact, gate_up, dgate_up);
-  grouped_linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand,
-                                row_of_expert, dx);
-  if (w.gate_up.gradient)
-    grouped_weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(x), row_of_expert,
-                            w.gate_up.gradient);
+  adapted_grouped_backward(ctx, pass, Matrix::of(dgate_up), w.gate_up, Matrix::of(x), row_of_expert,
+                           dx, all_rows);
 }
 
 // Receives the last two rounds' gradients, still in flight.

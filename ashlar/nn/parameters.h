@@ -104,7 +104,7 @@ struct Weight {
 
 // An adapter of some of the rows of a linear layer's weights: of one logical tensor (lora.h).
 struct Adapter {
-  Weight a, b;         // [r, K], [rows, r]
+  Weight a, b;         // [r, K], [rows, r]; of a stack [G, r, K], [G, N, r]
   size_t logical;      // the tensor, among those of the Weight
   int64_t begin, end;  // the rows, on this rank
   double scale;
@@ -121,14 +121,17 @@ struct Stored {
   std::vector<int64_t> rows{};  // logical tensor i: rows [rows[i], rows[i + 1]) of dim 0
   Shape shape{};                // of value and gradient
   bool is_packed = true;        // false: the branch that runs the layer packs it (UnitSplit::cuts)
-  bool is_adapter = false;      // it belongs to another Weight, and to the root
+  bool is_adapter = false;      // of another Weight, in the root; not of experts
 
   bool is_operand() const { return operand_shape.ndim() > 0; }
   // True if kernels read it through its operand only, and if its gradient is one matrix product,
   // which can overwrite old values.
   bool is_product() const { return is_operand() && block >= 0 && !is_adapter; }
-  // A linear layer, which can have adapters.
-  bool is_linear() const { return is_product() && operand_shape.ndim() == 2; }
+  // A linear layer or a stack of experts, which can have adapters.
+  bool is_linear() const { return is_product() && (operand_shape.ndim() == 2 || is_stack()); }
+  bool is_stack() const {
+    return operand_shape.ndim() == 3 && logical[0].is_cut_by(Grain::kExpert);
+  }
   bool is_buffer() const { return logical[0].buffer; }
   bool is_frozen() const { return logical[0].frozen; }
   bool is_trained() const { return logical[0].is_trained(); }

@@ -46,8 +46,8 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype = 
 // groups the order is that of the list.
 //
 // A unit is what ranks gather, free and reduce at once; buffers and frozen tensors are in none.
-// Unit 0, the root, is the embedding, the head, and the vectors and adapters of all blocks.  The
-// units of block 0, 1, ... follow: the products of a block, which are nearly all of it, are one
+// Unit 0, the root, is the embedding, the head, and all vectors and adapters but those of experts.
+// The units of block 0, 1, ... follow: the products of a block, which are nearly all of it, are one
 // unit, or several if different ranks share them (UnitSplit).  A split embedding is the last unit.
 // Units of blocks on another stage are empty.
 enum class UnitKind : uint8_t { kRoot, kBlock, kHeads, kWidths, kExperts, kEmbedding };

@@ -225,7 +225,7 @@ Rows lora() {
       boolean("lora.rslora", t, of_lora(&L::rslora),
               "scale by lora.alpha / sqrt(lora.rank) instead"),
       key("lora.targets", KeyType::kTexts, t, of_lora(&L::targets),
-          "layers that get adapters: attention, mlp, or names of layers, as q_proj"),
+          "layers that get adapters: attention, mlp, experts, or names of layers, as q_proj"),
       key("lora.modules_to_save", KeyType::kTexts, t, of_lora(&L::modules_to_save),
           "patterns of tensors that are trained whole beside the adapters, as *norm.weight"),
   };

@@ -10,9 +10,16 @@ namespace {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
+constexpr std::string_view kExperts = "experts";
+
+// Without ".weight", which the stacks of experts lack.
+std::string_view layer_of_weight(std::string_view weight) {
+  if (weight.ends_with(kWeightSuffix)) weight.remove_suffix(kWeightSuffix.size());
+  return weight;
+}
+
 std::string adapter_name(std::string_view weight, std::string_view matrix) {
-  ASHLAR_ASSERT(weight.ends_with(kWeightSuffix));
-  return std::string(weight.substr(0, weight.size() - kWeightSuffix.size())).append(matrix);
+  return std::string(layer_of_weight(weight)).append(matrix);
 }
 
 bool any_matches(const std::vector<std::string>& patterns, std::string_view name) {
@@ -22,7 +29,11 @@ bool any_matches(const std::vector<std::string>& patterns, std::string_view name
 
 bool is_target(std::string_view target, std::string_view weight) {
   if (target == "attention") return weight.find(".self_attn.") != std::string_view::npos;
-  const std::string_view layer = weight.substr(0, weight.size() - kWeightSuffix.size());
+  const std::string_view layer = layer_of_weight(weight);
+  if (weight.find(".experts.") != std::string_view::npos) {
+    const bool names_experts = target.find(kExperts) != std::string_view::npos;
+    if (target == kExperts || !names_experts) return target == kExperts;
+  }
   const bool of_mlp = layer.find(".mlp.") != std::string_view::npos;
   if (target == "mlp")
     return of_mlp && (layer.ends_with(".gate_proj") || layer.ends_with(".up_proj") ||
@@ -36,13 +47,19 @@ double LoraSpec::scale() const {
   return alpha / (rslora ? std::sqrt(double(rank)) : double(rank));
 }
 
+bool LoraSpec::adapts_experts() const {
+  return std::ranges::any_of(targets, [](const std::string& target) {
+    return target.find(kExperts) != std::string::npos;
+  });
+}
+
 bool TuneSpec::freezes(std::string_view tensor) const {
   if (has_adapters()) return !any_matches(lora.modules_to_save, tensor);
   return any_matches(freeze, tensor);
 }
 
 bool TuneSpec::adapts(std::string_view weight) const {
-  if (!has_adapters() || !weight.ends_with(kWeightSuffix) || !freezes(weight)) return false;
+  if (!has_adapters() || !freezes(weight)) return false;
   return std::ranges::any_of(lora.targets,
                              [&](const std::string& target) { return is_target(target, weight); });
 }

@@ -15,12 +15,14 @@ struct LoraSpec {
   int64_t rank = 0;  // 0: no adapters
   double alpha = 16.0;
   bool rslora = false;  // divides alpha by the root of the rank instead of the rank
-  // The layers that get adapters: groups (attention, mlp) and names of layers (q_proj, gate_proj).
+  // The layers that get adapters: groups (attention, mlp, experts) and names of layers (q_proj,
+  // experts.down_proj).
   std::vector<std::string> targets{"attention", "mlp"};
   // Patterns of tensors that are trained whole beside the adapters.
   std::vector<std::string> modules_to_save{};
 
   double scale() const;
+  bool adapts_experts() const;
   friend bool operator==(const LoraSpec&, const LoraSpec&) = default;
 };
 
@@ -32,8 +34,8 @@ struct TuneSpec {
   bool trains_all() const { return freeze.empty() && !has_adapters(); }
   // Whether a tensor of the model, which is no adapter, stays as it is.
   bool freezes(std::string_view tensor) const;
-  // Whether the linear layer of this weight ("model.layers.3.self_attn.q_proj.weight") gets an
-  // adapter.
+  // Whether the linear layer of this weight ("model.layers.3.self_attn.q_proj.weight") or the stack
+  // of experts ("model.layers.3.mlp.experts.down_proj") gets an adapter.
   bool adapts(std::string_view weight) const;
   friend bool operator==(const TuneSpec&, const TuneSpec&) = default;
 };
@@ -41,7 +43,8 @@ struct TuneSpec {
 // Whether the pattern stands for the whole name; * stands for any characters, also none.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-// The names of the two tensors of an adapter, as PEFT has them: ".weight" becomes ".lora_A.weight".
+// The names of the two tensors of an adapter, as PEFT has them: ".weight", which a stack lacks,
+// becomes ".lora_A.weight".
 std::string lora_a_name(std::string_view weight);
 std::string lora_b_name(std::string_view weight);
 

@@ -352,7 +352,14 @@ std::string tune_rule(const Recipe& recipe) {
            " and train.freeze names tensors, but beside adapters every tensor is frozen that "
            "lora.modules_to_save does not name; leave out train.freeze";
   if (tune.has_adapters() && tune.lora.targets.empty())
-    return key + " but lora.targets is []; name layers that get adapters: attention, mlp";
+    return key +
+           " but lora.targets is []; name layers that get adapters: attention, mlp, "
+           "experts";
+  if (tune.has_adapters() && tune.lora.adapts_experts() && recipe.parallel.tp > 1)
+    return fmt::format(
+        "lora.targets names experts but parallel.tp is {}, which cuts the width of each of them; "
+        "choose tp 1 and parallel.ep",
+        recipe.parallel.tp);
   if (recipe.init.model.empty())
     return key + " but init.model is \"\"; name the model whose tensors stay as they are";
   return "";

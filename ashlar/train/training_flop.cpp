@@ -23,7 +23,7 @@ double training_flop(const Recipe& recipe) {
   for (const nn::Stored& stored : weights.tensors) {
     if (!stored.is_operand()) continue;
     const double numel = double(stored.shape.numel());
-    if (stored.is_adapter) flop += 6.0 * numel;
+    if (stored.logical[0].adapter) flop += 6.0 * numel * met_by_token(model, stored);
     if (stored.is_frozen()) flop -= 2.0 * numel * met_by_token(model, stored);
   }
   return flop;

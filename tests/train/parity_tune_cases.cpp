@@ -60,6 +60,16 @@ void add_tune_cases(std::vector<ParityCase>& cases) {
   for (const auto& [model, keys] : models)
     for (const auto& layout : layouts)
       add(model + "_" + layout.name, layout.ranks, layout.layout, keys);
+  const Overrides experts =
+      joined(joined(kShared, adapters), {"lora.targets=experts,attention,mlp"});
+  add("lora_experts_ep2", 2, {"parallel.ep=2"}, experts, true);
+  add("lora_experts_dp2_zero3", 2, {"parallel.zero=3"}, experts, true);
+  add("lora_experts_dp2_ep2_zero2", 4, {"parallel.ep=2", "parallel.zero=2"}, experts);
+  add("lora_experts_ep2_zero3_bucketed", 2,
+      {"parallel.ep=2", "parallel.zero=3", "parallel.zero_layout=bucketed"}, experts);
+  add("lora_experts_pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}, experts);
+  add("lora_experts_cp2", 2, {"parallel.cp=2"}, experts);
+  add("lora_experts_tsp2", 2, {"parallel.tsp=2"}, experts);
   add("lora_shared_ep2", 2, {"parallel.ep=2"}, lora_shared);
   add("lora_shared_ep2_tp2_zero3", 4, {"parallel.ep=2", "parallel.tp=2", "parallel.zero=3"},
       lora_shared);

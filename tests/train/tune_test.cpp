@@ -9,6 +9,7 @@
 #include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/core/text.h"
 #include "ashlar/models/hf/write.h"
+#include "ashlar/models/peft.h"
 #include "ashlar/models/source.h"
 #include "ashlar/models/tensor_reader.h"
 #include "ashlar/nn/weights.h"
@@ -120,17 +121,21 @@ class Tuning : public testing::Test {
   Log log_{[this](std::string_view line) { said_ += std::string(line) + "\n"; }};
 };
 
+constexpr size_t kExpertsOfTiny = 4;
+
 // Adds scale B A to every tensor with an adapter, by the formula.
 TensorValues merged(TensorValues base, const TensorValues& step, double scale) {
   for (const auto& [name, a] : step) {
     if (!name.starts_with("model.") || !name.ends_with(".lora_A.weight")) continue;
     const std::string layer = name.substr(0, name.rfind(".lora_A"));
     const std::vector<double>& b = step.at(layer + ".lora_B.weight");
-    std::vector<double>& w = base.at(layer + ".weight");
-    const size_t rank = 2, cols = a.size() / rank;
+    const bool stack = base.contains(layer);
+    std::vector<double>& w = base.at(stack ? layer : layer + ".weight");
+    const size_t experts = stack ? kExpertsOfTiny : 1, rank = 2, cols = a.size() / rank / experts,
+                 size = w.size() / experts;
     for (size_t i = 0; i < w.size(); ++i)
       for (size_t k = 0; k < rank; ++k)
-        w[i] += scale * b[i / cols * rank + k] * a[k * cols + i % cols];
+        w[i] += scale * b[i / cols * rank + k] * a[(i / size * rank + k) * cols + i % cols];
     for (double& value : w) value = double(float(value));
   }
   return base;
@@ -160,6 +165,24 @@ TEST_F(Tuning, AStepHoldsAdaptersAloneAndGivesTheMergedModel) {
   EXPECT_NE(model_values("lora"), base);
   export_as("lora", "tuned");
   EXPECT_EQ(model_values("tuned"), model_values("lora"));
+}
+
+TEST_F(Tuning, MergesAdaptersOfExperts) {
+  const TuneOverrides experts = with(kAdapters, {"train.steps=4", "lora.targets=experts"});
+  const TensorValues base = model_values("hf");
+  for (const std::string precision : {"fp32", "bf16"}) {
+    train(with(experts, {"train.run_dir=" + precision, "train.precision=" + precision}));
+    const TensorValues step = stored_values(step_of(precision, 4)), found = model_values(precision);
+    expect_close(found, merged(base, step, 1.5), 1e-7);
+    EXPECT_NE(found, base);
+  }
+  expect_close(model_values("bf16"), model_values("fp32"), 1e-2);
+  EXPECT_NE(message_of(ErrorKind::kConfig,
+                       [&] { models::write_peft_adapter(*files_, "adapter", source("fp32")); })
+                .find("is a stack of experts"),
+            std::string::npos);
+  train(with(experts, {"train.run_dir=ep", "parallel.ep=2", "parallel.zero=3"}), 2);
+  expect_close(model_values("ep"), model_values("fp32"), 1e-4);
 }
 
 TEST_F(Tuning, BeginsWithTheLossOfTheModel) {
