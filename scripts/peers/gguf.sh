@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Exports of Llama and Qwen3 to GGUF, by the converter in the source of the PyPI package llama-cpp-python (llama.cpp's
-# convert_hf_to_gguf_files.py): gguf_files.py compares the tensors and the tokens of both files.  A line for each check; exit code 1
+# convert_hf_to_gguf.py): gguf_files.py compares the tensors and the tokens of both files.  A line for each check; exit code 1
 # if one fails, 77 where the source cannot be had.
 #
 #   scripts/peers/gguf.sh
@@ -25,9 +25,10 @@ if [ -z "${LLAMA_CPP:-}" ]; then
   tar xzf "$scratch"/llama_cpp_python-*.tar.gz -C "$scratch"
   LLAMA_CPP=$(echo "$scratch"/llama_cpp_python-*/vendor/llama.cpp)
 fi
+[ -f "$LLAMA_CPP/convert_hf_to_gguf.py" ] || skip "there is no converter in $LLAMA_CPP"
 # What the converter imports beside PyTorch and transformers.
 scripts/peers/python -m pip install -q --target "$scratch/site" sentencepiece protobuf pyyaml tqdm ||
   skip "pip cannot install what the converter imports"
 export HF_HUB_OFFLINE=1  # nothing is downloaded
 PYTHONPATH=$scratch/site:$LLAMA_CPP/gguf-py:$LLAMA_CPP scripts/peers/python scripts/peers/gguf_files.py --ashlar "$ashlar" \
-  --converter "$LLAMA_CPP/convert_hf_to_gguf_files.py"
+  --converter "$LLAMA_CPP/convert_hf_to_gguf.py"
