@@ -8,12 +8,8 @@ import importlib.util
 import json
 import pathlib
 import random
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
 for package in ("lm_eval", "aiohttp", "tenacity", "openai"):
     if importlib.util.find_spec(package) is None:
@@ -32,6 +28,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_models import RECIPE
 from hf_parity import Ashlar, Checks
 from hf_texts import RECIPE_FLAGS, corpus
+from service import Service
 
 TASKS = pathlib.Path(lm_eval.__file__).parent / "tasks"
 YAML = {"hellaswag": "hellaswag/hellaswag.yaml", "arc": "arc/arc_easy.yaml", "mmlu": "mmlu/default/_default_template_yaml",
@@ -129,31 +126,6 @@ def compare_answers(checks, label, directory, theirs):
                 worst = max(worst, abs(a - b) / max(1.0, abs(b)))
     checks.line(f"{label}: log-likelihoods of all choices", worst <= 1e-4, f"worst relative difference {worst:.1e}")
     checks.line(f"{label}: generated answers", same_texts == texts, f"{same_texts}/{texts} texts equal")
-
-
-class Service:
-    """`ashlar serve` while it is used."""
-
-    def __init__(self, ashlar, model, *flags):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.process = subprocess.Popen([ashlar.binary, "serve", "--model", str(model), "--port", str(self.port), "--dtype",
-                                         "fp32", *flags], stdout=subprocess.DEVNULL)
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self):
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(self.url + "/health").read()
-                return self
-            except OSError:
-                time.sleep(0.1)
-        sys.exit("ashlar serve does not answer")
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.code = self.process.wait(20)
 
 
 def check_client(checks, service, exported, words):
