@@ -19,6 +19,7 @@
 #include "ashlar/core/clock.h"
 #include "ashlar/core/pulse_hang.h"
 #include "ashlar/core/signals.h"
+#include "ashlar/launch/advice.h"
 #include "ashlar/launch/events.h"
 #include "ashlar/launch/goodput.h"
 #include "ashlar/launch/rank_log.h"
@@ -27,7 +28,7 @@
 namespace ashlar::launch {
 namespace {
 
-constexpr double kLookEvery_s = 0.05;
+constexpr double kLookEvery_s = 0.05, kMetricsEvery_s = 1;
 
 double now_s() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -101,6 +102,7 @@ class Launcher {
   void tell(const std::string& line);
   TimeClass class_now() const;
   void see_first_step(double now);
+  void advise(double now);
 
   const LaunchPlan& plan_;
   FileSystem& files_;
@@ -114,6 +116,9 @@ class Launcher {
   Machine machine_;
   Watch watch_;
   Goodput goodput_;
+  MetricsTail metrics_;
+  StallWatch stalls_;
+  SlowRanks slow_ranks_;
   std::unique_ptr<Attempt> attempt_;
   Watch::Sight sight_;     // the last of this attempt
   int64_t furthest_ = 0;   // step that an earlier attempt has done
@@ -121,6 +126,7 @@ class Launcher {
   int64_t kills_ = 0;      // for lack of memory, before this attempt
   double trouble_s_ = 0;   // when this attempt's end began to show; 0: it has not
   double reported_s_ = 0;  // when the last fault was named; 0: there was none
+  double read_metrics_s_ = 0;
   bool asked_ = false, fencing_ = false;
   int exit_code_ = 0;
 };
@@ -136,11 +142,13 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       machine_(plan.limits, next_attempt(files, join(directory_, "ranks")),
                steps_in(files, plan.checkpoints)),
       watch_(plan.run_directory, plan.limits.hang_s),
-      goodput_(now_s()) {}
+      goodput_(now_s()),
+      metrics_(files, join(plan.run_directory, "metrics.jsonl")) {}
 
 int Launcher::run() {
   while (machine_.phase() != LaunchPhase::kStop) look(now_s());
   attempt_.reset();
+  remove_pulse(plan_.run_directory);
   return exit_code_;
 }
 
@@ -168,6 +176,7 @@ void Launcher::look(double now) {
 // Passes on the news of the processes.  A kill for lack of memory comes before the end it caused.
 void Launcher::take(const Attempt::News& news, double now) {
   for (const OutputLine& line : news.lines) rank_log_.add(line, attempt_->host());
+  if (!news.lines.empty()) watch_.hear(now);
   if ((!news.gone.empty() || news.ended) && trouble_s_ == 0) trouble_s_ = now;
   const int attempt = machine_.attempt();
   if (!news.gone.empty()) send({EventKind::kSeen, attempt, news.gone.front()}, now);
@@ -185,6 +194,7 @@ void Launcher::watch(double now) {
   sight_ = watch_.look(attempt_->ranks(), now);
   for (const auto& [rank, page] : sight_.pages) reached_ = std::max(reached_, page.step);
   see_first_step(now);
+  advise(now);
   if (!sight_.fault) return;
   trouble_s_ = now - sight_.silence_s;
   send({EventKind::kSeen, machine_.attempt(), *sight_.fault}, now);
@@ -198,6 +208,22 @@ void Launcher::see_first_step(double now) {
   if (reported_s_ > 0) members["restart_s"] = now - reported_s_;
   events_.add("first_step", machine_.attempt(), members);
   send({EventKind::kFirstStep, machine_.attempt()}, now);
+}
+
+// Reports what slows the run down, and changes nothing.
+void Launcher::advise(double now) {
+  if (machine_.phase() != LaunchPhase::kRun) return;
+  std::vector<Advice> all = slow_ranks_.add(sight_.pages);
+  if (now - read_metrics_s_ >= kMetricsEvery_s) {
+    read_metrics_s_ = now;
+    for (const Json& row : metrics_.take())
+      for (Advice& advice : stalls_.add(row)) all.push_back(std::move(advice));
+  }
+  for (const Advice& advice : all) {
+    tell(fmt::format("{}: {}", advice.name, advice.text));
+    events_.add("check", machine_.attempt(),
+                {{"class", advice.name}, {"rank", advice.rank}, {"action", advice.text}});
+  }
 }
 
 void Launcher::try_fence(double now) {
@@ -247,6 +273,8 @@ void Launcher::start(const LaunchAction& action, double now) {
   trouble_s_ = 0;
   sight_ = {};
   watch_.begin(now);
+  metrics_.skip();
+  slow_ranks_ = {};
   Ordered members = Ordered::object();
   if (action.from_step) members["step"] = *action.from_step;
   events_.add("start", action.attempt, members);
