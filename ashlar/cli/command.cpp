@@ -84,8 +84,8 @@ int parse_and_run(int argc, const char* const* argv, Log& log) {
   app.set_version_flag("--version", ASHLAR_VERSION);
   CommandAction action;
   for (const auto add :
-       {add_tokenizer, add_data, add_train, add_launch, add_plan, add_eval, add_score, add_generate,
-        add_chat, add_serve, add_ckpt, add_bench, add_report, add_info})
+       {add_tokenizer, add_data, add_train, add_launch, add_status, add_plan, add_eval, add_score,
+        add_generate, add_chat, add_serve, add_ckpt, add_bench, add_report, add_info})
     add(app, action);
   try {
     app.parse(argc, argv);

@@ -31,6 +31,7 @@ void add_tokenizer(CLI::App& app, CommandAction& action);
 void add_data(CLI::App& app, CommandAction& action);
 void add_train(CLI::App& app, CommandAction& action);
 void add_launch(CLI::App& app, CommandAction& action);
+void add_status(CLI::App& app, CommandAction& action);
 void add_plan(CLI::App& app, CommandAction& action);
 void add_eval(CLI::App& app, CommandAction& action);
 void add_score(CLI::App& app, CommandAction& action);

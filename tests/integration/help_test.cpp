@@ -23,6 +23,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"data", "verify"},
     {"train"},
     {"launch"},
+    {"status"},
     {"plan"},
     {"plan", "dry-run"},
     {"plan", "schedule"},
