@@ -41,7 +41,7 @@ class Tokenization {
     if (rows_)
       return push({std::move(document.text), false, true,
                    fmt::format("{} line {} (byte {})", path, document.line, document.byte)});
-    if (document.begins && document.ends) return push({std::move(document.text), false, true});
+    if (document.begins && document.ends) return push_whole(std::move(document.text));
     if (document.begins) goes_on_ = false;
     carry_ += document.text;
     size_t done = 0;
@@ -123,6 +123,21 @@ class Tokenization {
       writer_.append(rows[i].ids, rows[i].learned);
       writer_.end_document();
     }
+  }
+
+  // A long document is cut where that does not change its ids, for several threads.
+  void push_whole(std::string text) {
+    bool goes_on = false;
+    std::string_view rest = text;
+    while (rest.size() > 2 * kPieceBytes) {
+      const size_t most = complete_utf8(rest.substr(0, kPieceBytes));
+      const size_t size = tokenizer_.independent_part(rest.substr(0, most));
+      if (size == 0) break;
+      push({std::string(rest.substr(0, size)), std::exchange(goes_on, true), false});
+      rest.remove_prefix(size);
+    }
+    if (goes_on) text.erase(0, text.size() - rest.size());
+    push({std::move(text), goes_on, true});
   }
 
   void push(Text text) {

@@ -3,7 +3,9 @@
 #include <mutex>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/sentencepiece.h"
+#include "ashlar/data/sentencepiece_encoder.h"
 #include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
@@ -32,6 +34,9 @@ class SentencePieceTokenizer : public Tokenizer {
         "{}: the model's eos id is {} and its unk id {}; expected both in its vocabulary "
         "of {} pieces (train it with eos_id and unk_id)",
         what, eos_id(), unk_id(), vocab_size());
+    const SentencePieceModel read = read_sentencepiece_model(bytes_, name_);
+    adds_prefix_ = read.add_dummy_prefix;
+    encoder_ = make_sentencepiece_encoder(read);
     read_pieces();
     leading_space_ = find_leading_space();
   }
@@ -56,15 +61,20 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
-    return encode(processor_, text);
+    return is_own(text) ? encoder_->encode(text, adds_prefix_) : encode(processor_, text);
   }
 
-  // A space that the model would add must replace the text's own, or be left out.
+  // A space that the library would add must replace the text's own, or be left out.
   std::vector<int32_t> encode_more(std::string_view text) const override {
+    if (is_own(text)) return encoder_->encode(text, false);
     std::call_once(loaded_other_, [&] { load_other(); });
     const bool follows_space = text.size() > 1 && text[0] == ' ' && text[1] != ' ';
     if (follows_space) text.remove_prefix(1);
     return encode(follows_space == adds_prefix_ ? processor_ : other_, text);
+  }
+
+  size_t independent_part(std::string_view text) const override {
+    return is_own(text) ? encoder_->independent_part(text) : 0;
   }
 
   std::string piece(int32_t id) const override {
@@ -75,6 +85,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  bool is_own(std::string_view text) const { return encoder_ && check_utf8(text).num_invalid == 0; }
   bool is_text(int id) const {
     return !processor_.IsControl(id) && !processor_.IsUnknown(id) && !processor_.IsByte(id);
   }
@@ -128,7 +139,6 @@ class SentencePieceTokenizer : public Tokenizer {
   // Loads the same model with the other setting of add_dummy_prefix.  A repeated message is merged
   // with the first, so a second normalizer_spec (field 3) with that one flag (field 3) is enough.
   void load_other() const {
-    adds_prefix_ = read_sentencepiece_model(bytes_, name_).add_dummy_prefix;
     const std::string changed = bytes_ + "\x1A\x02\x18" + (adds_prefix_ ? '\0' : '\1');
     ASHLAR_REQUIRE(load(other_, changed), kData,
                    "{}: the model cannot be used without its own dummy prefix; give texts of less "
@@ -147,9 +157,10 @@ class SentencePieceTokenizer : public Tokenizer {
 
   std::string name_, bytes_;
   sentencepiece::SentencePieceProcessor processor_;
+  std::unique_ptr<SentencePieceEncoder> encoder_;  // null: the library encodes
+  bool adds_prefix_ = false;                       // processor_, not other_
   mutable std::once_flag loaded_other_;
   mutable sentencepiece::SentencePieceProcessor other_;  // for parts of a text
-  mutable bool adds_prefix_ = false;                     // processor_, not other_
   std::vector<std::string> pieces_;
   LeadingSpace leading_space_;
 };

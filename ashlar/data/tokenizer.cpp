@@ -44,6 +44,8 @@ class ByteTokenizer : public Tokenizer {
     return ids;
   }
 
+  size_t independent_part(std::string_view text) const override { return text.size(); }
+
   std::string piece(int32_t id) const override {
     ASHLAR_REQUIRE(id >= 0 && id < vocab_size(), kData,
                    "{}: token id {} is outside its vocabulary; expected 0 to {}", name_, id,

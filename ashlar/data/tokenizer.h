@@ -56,6 +56,9 @@ class Tokenizer {
   // the whole text where part_of() cut it at a space, for models whose pieces have spaces only at
   // their beginning; otherwise ids around the cut may differ.
   virtual std::vector<int32_t> encode_more(std::string_view text) const { return encode(text); }
+  // The number of bytes of a text, of which more will follow, that are encoded independently of the
+  // rest: encode() of them and encode_more() of the rest give the ids of the whole.  0: none.
+  virtual size_t independent_part(std::string_view /*text*/) const { return 0; }
   // Encodes text that goes on behind the id `before`: behind an added token some tokenizers put a
   // space in front of it.
   virtual std::vector<int32_t> encode_behind(int32_t /*before*/, std::string_view text) const {

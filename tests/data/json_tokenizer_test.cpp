@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/threads.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/chat_files.h"
 #include "ashlar/data/hf_tokenizer.h"
 #include "ashlar/data/sentencepiece.h"
@@ -168,6 +169,51 @@ TEST(JsonTokenizer, EncodesPartsAsTheWhole) {
     }
     EXPECT_EQ(ids, tokenizer->encode(text)) << form;
   }
+}
+
+// Documents of any kind are cut where that does not change their ids.
+TEST(JsonTokenizer, EncodesIndependentPartsAsTheWhole) {
+  const std::string text =
+      read_text(*posix_files(), kVectors + "stones.txt") + "na\u00efve a\u0301 b  c\n d's e 12 f";
+  int num_cuts = 0;
+  for (const char* form : {"gpt2", "llama3", "qwen", "llama2", "wordpiece"}) {
+    const auto tokenizer = form_tokenizer(form);
+    for (size_t size = 1; size < text.size(); size += 97) {
+      const std::string_view begin =
+          std::string_view(text).substr(0, complete_utf8(text.substr(0, size)));
+      const size_t cut = tokenizer->independent_part(begin);
+      if (cut == 0) continue;
+      ++num_cuts;
+      Ids ids = tokenizer->encode(text.substr(0, cut));
+      const Ids more = tokenizer->encode_more(text.substr(cut));
+      ids.insert(ids.end(), more.begin(), more.end());
+      ASSERT_EQ(ids, tokenizer->encode(text)) << form << " cut at " << cut;
+    }
+  }
+  EXPECT_GT(num_cuts, 100);
+}
+
+TEST(JsonTokenizer, FindsIndependentPartsWhereWordsAre) {
+  json file = small_file();
+  const auto cut = [&] { return small(file)->independent_part("ab ab"); };
+  EXPECT_EQ(cut(), 2u);
+  file["model"]["fuse_unk"] = true;
+  EXPECT_EQ(cut(), 0u) << "unknown characters in a row are one";
+  file["model"]["fuse_unk"] = false;
+  file["normalizer"] = {{"type", "Lowercase"}};
+  EXPECT_EQ(cut(), 2u);
+  file["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "b"}}}, {"content", " "}};
+  EXPECT_EQ(cut(), 0u);
+  file["normalizer"] = nullptr;
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "b a"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  EXPECT_EQ(cut(), 0u);
+  file["pre_tokenizer"] = {{"type", "WhitespaceSplit"}};
+  EXPECT_EQ(cut(), 2u);
+  file["added_tokens"] = json::array({added_token("b a", 8)});
+  EXPECT_EQ(cut(), 0u);
 }
 
 // The space in front of a text, and behind an added token, stands nowhere else.

@@ -57,6 +57,25 @@ TEST_F(Prepare, WritesDocumentsWithTheirEnd) {
   EXPECT_EQ(tokenizer_of_dataset(*files, "out/set")->kind(), "byte");
 }
 
+// One row of JSON that several threads encode.
+TEST_F(Prepare, LongDocumentsHaveTheIdsOfTheWhole) {
+  std::string text;
+  for (int i = 0; text.size() < 200'000; ++i)
+    text += fmt::format("stone {} upon another,{}caf\u00e9. ", i, i % 5 ? " " : "  ");
+  write_file(*files, "a.jsonl", fmt::format("{{\"text\": \"{}\"}}\n", text));
+  const auto tokenizer = load_tokenizer(*posix_files(), kVectors + "bpe_no_prefix.model");
+  Log log([](std::string_view) {});
+  Threads threads(2);
+  const std::vector<std::string> inputs{"a.jsonl"};
+  const DatasetInfo info = prepare(*files, inputs, *tokenizer, "set", threads, log);
+  EXPECT_EQ(info.documents, 1);
+  std::vector<int32_t> expected = tokenizer->encode(text);
+  expected.push_back(tokenizer->eos_id());
+  std::vector<int32_t> ids(expected.size());
+  IndexedDataset(*files, "set").read(0, tokenizer->vocab_size(), ids);
+  EXPECT_TRUE(ids == expected);
+}
+
 TEST_F(Prepare, PutsTheBeginningInFrontOfEveryDocument) {
   write_file(*files, "a.txt", "ab\n\nc\n");
   Log log([](std::string_view) {});

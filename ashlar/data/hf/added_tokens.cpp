@@ -6,6 +6,7 @@
 #include "ashlar/core/fields.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/unicode.h"
+#include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
 
@@ -55,6 +56,9 @@ void AddedTokens::add(const Json& json, const Vocabulary& vocabulary,
   if (normalized && normalizer) normalizer->apply(token.normalized, origin);
   if (before) fields.fail("the token {} stands there twice", shown(Json(token.content)));
   end_id_ = std::max(end_id_, token.id + 1);
+  has_spaces_ = has_spaces_ || token.strips_left || token.strips_right ||
+                token.content.find(' ') != std::string::npos ||
+                token.content.find(kPieceSpace) != std::string::npos;
   by_id_[token.id] = by_content_[token.content] = tokens_.size();
   stages[normalized ? 1 : 0].push_back(tokens_.size());
   tokens_.push_back(std::move(token));

@@ -1,60 +1,14 @@
 #include <algorithm>
-#include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <queue>
 
 #include "ashlar/core/fields.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/token_model.h"
+#include "ashlar/data/pair_merges.h"
 
 namespace ashlar::data {
 namespace {
-
-constexpr uint32_t kNoRank = UINT32_MAX;
-// Longer parts are merged with a queue, shorter ones by looking for the best pair again and again.
-constexpr size_t kMostScannedSymbols = 48;
-
-struct Merge {
-  uint32_t rank = kNoRank;
-  int32_t id = -1;  // of both, joined
-};
-
-// An open hash table from pairs of ids to their merge.
-class MergeTable {
- public:
-  explicit MergeTable(size_t count) {
-    const size_t size = std::bit_ceil(count * 2 + 2);
-    slots_.resize(size);
-    mask_ = size - 1;
-    shift_ = 64 - std::countr_zero(size);
-  }
-  void add(int32_t left, int32_t right, Merge merge) {
-    const uint64_t key = key_of(left, right);
-    slots_[slot_of(key)] = {key, merge};
-  }
-  Merge find(int32_t left, int32_t right) const {
-    return slots_[slot_of(key_of(left, right))].merge;
-  }
-
- private:
-  struct Slot {
-    uint64_t key = kFree;
-    Merge merge;
-  };
-  static constexpr uint64_t kFree = ~uint64_t{0};
-  static uint64_t key_of(int32_t left, int32_t right) {
-    return uint64_t(uint32_t(left)) << 32 | uint32_t(right);
-  }
-  size_t slot_of(uint64_t key) const {
-    size_t slot = size_t((key ^ key >> 29) * 0x9E3779B97F4A7C15ull >> shift_);
-    while (slots_[slot].key != key && slots_[slot].key != kFree) slot = (slot + 1) & mask_;
-    return slot;
-  }
-  std::vector<Slot> slots_;
-  size_t mask_ = 0;
-  int shift_ = 0;
-};
 
 std::string text_or_none(const Fields& fields, const char* key) {
   return fields.has(key) && !fields.at(key).is_null() ? fields.text(key) : "";
@@ -103,10 +57,17 @@ class BpeModel : public TokenModel {
       if (const int32_t id = vocabulary_.id_of(part); id >= 0) return ids.push_back(id);
     const size_t begin = ids.size();
     add_characters(part, ids);
-    if (ids.size() - begin > kMostScannedSymbols)
-      merge_by_queue(ids, begin);
-    else
-      merge_by_scan(ids, begin);
+    merges_.apply(ids, begin);
+  }
+
+  const PieceBorders* borders() const override {
+    // Unknown characters in a row may be one token, and if they are dropped, what is on their two
+    // sides may be joined.
+    const bool spells_all =
+        !byte_ids_.empty() && std::ranges::find(byte_ids_, -1) == byte_ids_.end();
+    const bool isolates_unknown = (spells_all || (unk_id_ >= 0 && !fuses_unk_)) && !merges_unknown_;
+    const bool is_plain = prefix_.empty() && suffix_.empty() && vocabulary_.is_one_to_one();
+    return is_plain && isolates_unknown && !whole_first_ ? &borders_ : nullptr;
   }
 
  private:
@@ -122,11 +83,16 @@ class BpeModel : public TokenModel {
       if (!right.starts_with(prefix_))
         fields.fail("merges holds {}, whose second does not begin with {}", shown(merge),
                     shown(Json(prefix_)));
-      const int32_t id = vocabulary_.id_of(left + right.substr(prefix_.size()));
+      const std::string joined = left + right.substr(prefix_.size());
+      const int32_t id = vocabulary_.id_of(joined);
       if (left_id < 0 || right_id < 0 || id < 0)
         fields.fail("merges holds {}, of which a part or the whole is not in the vocabulary",
                     shown(merge));
-      merges_.add(left_id, right_id, {rank++, id});
+      merges_.add(left_id, right_id, rank++, id);
+      borders_.add(joined);
+      for (const int32_t part : {left_id, right_id})
+        if (part == unk_id_ || std::ranges::find(byte_ids_, part) != byte_ids_.end())
+          merges_unknown_ = true;
     }
   }
 
@@ -174,67 +140,11 @@ class BpeModel : public TokenModel {
     return true;
   }
 
-  void merge_by_scan(std::vector<int32_t>& ids, size_t begin) const {
-    size_t count = ids.size() - begin;
-    if (count < 2) return;
-    int32_t* symbols = ids.data() + begin;
-    Merge pairs[kMostScannedSymbols];
-    for (size_t i = 0; i + 1 < count; ++i) pairs[i] = merges_.find(symbols[i], symbols[i + 1]);
-    while (count > 1) {
-      size_t best = 0;
-      for (size_t i = 1; i + 1 < count; ++i)
-        if (pairs[i].rank < pairs[best].rank) best = i;
-      if (pairs[best].rank == kNoRank) break;
-      symbols[best] = pairs[best].id;
-      std::copy(symbols + best + 2, symbols + count, symbols + best + 1);
-      if (best + 2 < count) std::copy(pairs + best + 2, pairs + count - 1, pairs + best + 1);
-      --count;
-      if (best > 0) pairs[best - 1] = merges_.find(symbols[best - 1], symbols[best]);
-      if (best + 1 < count) pairs[best] = merges_.find(symbols[best], symbols[best + 1]);
-    }
-    ids.resize(begin + count);
-  }
-
-  struct QueuedMerge {
-    uint32_t rank;
-    int32_t at, id;
-    bool operator<(const QueuedMerge& other) const {  // the best is the greatest
-      return rank != other.rank ? rank > other.rank : at > other.at;
-    }
-  };
-
-  void merge_by_queue(std::vector<int32_t>& ids, size_t begin) const {
-    const auto count = int32_t(ids.size() - begin);
-    int32_t* symbols = ids.data() + begin;
-    std::vector<int32_t> before(size_t(count), 0), after(size_t(count), 0);
-    for (int32_t i = 0; i < count; ++i) before[size_t(i)] = i - 1, after[size_t(i)] = i + 1;
-    std::priority_queue<QueuedMerge> queue;
-    const auto offer = [&](int32_t at) {
-      if (at < 0 || after[size_t(at)] >= count) return;
-      const Merge merge = merges_.find(symbols[at], symbols[after[size_t(at)]]);
-      if (merge.rank != kNoRank) queue.push({merge.rank, at, merge.id});
-    };
-    for (int32_t i = 0; i < count; ++i) offer(i);
-    while (!queue.empty()) {
-      const QueuedMerge top = queue.top();
-      queue.pop();
-      const auto at = size_t(top.at);
-      if (symbols[at] < 0 || after[at] >= count) continue;
-      const int32_t right = after[at];
-      if (merges_.find(symbols[at], symbols[right]).id != top.id) continue;  // it has changed since
-      symbols[at] = top.id;
-      symbols[right] = -1;
-      after[at] = after[size_t(right)];
-      if (after[at] < count) before[size_t(after[at])] = top.at;
-      offer(before[at]);
-      offer(top.at);
-    }
-    ids.erase(std::remove(ids.begin() + int64_t(begin), ids.end(), -1), ids.end());
-  }
-
-  MergeTable merges_;
+  PairMerges merges_;
+  PieceBorders borders_;
   std::string prefix_, suffix_;
   bool fuses_unk_, whole_first_;
+  bool merges_unknown_ = false;     // a rule joins what stands for unknown characters
   std::vector<int32_t> byte_ids_;   // empty: no fallback
   std::vector<int32_t> short_ids_;  // of characters
 };

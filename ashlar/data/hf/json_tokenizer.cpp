@@ -78,6 +78,15 @@ struct TokenizerParts {
         text_template(json.value("post_processor", Json()), what + ": post_processor"),
         decoder(parse_token_decoder(json.value("decoder", Json()), what + ": decoder")) {}
 
+  // Whether the texts on the two sides of a space between letters of ASCII are encoded
+  // independently.
+  bool splits_words() const {
+    const std::string_view border = inside.normalizer ? inside.normalizer->word_border() : " ";
+    if (border.empty() || added.has_spaces()) return false;
+    if (inside.pre_tokenizer) return border == " " && inside.pre_tokenizer->splits_words();
+    return model->borders() && model->borders()->end_words();
+  }
+
   TextSteps steps;
   TextSteps inside;  // for text that goes on where an earlier part ended
   std::unique_ptr<TokenModel> model;
@@ -155,6 +164,17 @@ class JsonTokenizer : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text) const override {
     return encode_from(parts_.steps, text, /*begins=*/true);
+  }
+
+  size_t independent_part(std::string_view text) const override {
+    if (!parts_.splits_words()) return 0;
+    const auto is_letter = [&](size_t at) {
+      const char lower = char(text[at] | 0x20);
+      return lower >= 'a' && lower <= 'z';
+    };
+    for (size_t at = text.size(); at-- > 2;)
+      if (text[at - 1] == ' ' && is_letter(at) && is_letter(at - 2)) return at - 1;
+    return 0;
   }
 
   std::vector<int32_t> encode_more(std::string_view text) const override {
@@ -245,8 +265,14 @@ class JsonTokenizer : public Tokenizer {
   }
 
   void encode_part(std::string_view part, PartCache& cache, std::vector<int32_t>& ids) const {
+    const PieceBorders* borders = parts_.model->borders();
+    if (part.size() <= PartCache::kMostBytes || !borders) return encode_piece(part, cache, ids);
+    borders->for_each_part(part, [&](std::string_view piece) { encode_piece(piece, cache, ids); });
+  }
+
+  void encode_piece(std::string_view part, PartCache& cache, std::vector<int32_t>& ids) const {
     if (part.size() > PartCache::kMostBytes) return parts_.model->encode(part, ids);
-    if (const auto known = cache.find(part); !known.empty()) {
+    if (const auto known = cache.find(part).ids; !known.empty()) {
       ids.insert(ids.end(), known.begin(), known.end());
       return;
     }

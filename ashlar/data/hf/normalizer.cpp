@@ -9,6 +9,7 @@
 #include "ashlar/data/hf/bytes.h"
 #include "ashlar/data/hf/pattern.h"
 #include "ashlar/data/hf/unicode.h"
+#include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
 namespace {
@@ -51,6 +52,7 @@ class FormNormalizer : public TextNormalizer {
   void apply(std::string& text, size_t& origin) const override {
     replace_text(text, origin, [&](std::string_view part) { return normal_form(part, form_); });
   }
+  std::string_view word_border() const override { return " "; }
 
  private:
   NormalForm form_;
@@ -69,6 +71,7 @@ class NmtNormalizer : public TextNormalizer {
       if (!dropped) out += space ? " " : bytes;
     });
   }
+  std::string_view word_border() const override { return " "; }
 };
 
 class LowercaseNormalizer : public TextNormalizer {
@@ -76,6 +79,7 @@ class LowercaseNormalizer : public TextNormalizer {
   void apply(std::string& text, size_t& origin) const override {
     replace_text(text, origin, lowercase);
   }
+  std::string_view word_border() const override { return " "; }
 };
 
 class StripNormalizer : public TextNormalizer {
@@ -104,6 +108,7 @@ class StripNormalizer : public TextNormalizer {
 class StripAccentsNormalizer : public TextNormalizer {
  public:
   void apply(std::string& text, size_t& origin) const override { drop(text, origin, kMarkChar); }
+  std::string_view word_border() const override { return " "; }
 };
 
 class PrependNormalizer : public TextNormalizer {
@@ -128,6 +133,9 @@ class ReplaceNormalizer : public TextNormalizer {
     // To the library, the text that replaces several characters stands where their last one did.
     if (first.match) origin = first.end <= origin ? content_.size() + origin - first.end : 0;
     text = std::move(out);
+  }
+  std::string_view word_border() const override {
+    return pattern_.literal() == " " && content_ == kPieceSpace ? kPieceSpace : "";
   }
 
  private:
@@ -161,6 +169,7 @@ class BertTextNormalizer : public TextNormalizer {
     }
     if (lowers_) replace_text(text, origin, lowercase);
   }
+  std::string_view word_border() const override { return " "; }
 
  private:
   static void clean(std::string& text, size_t& origin) {
@@ -192,6 +201,11 @@ class NormalizerSequence : public TextNormalizer {
       : parts_(std::move(parts)) {}
   void apply(std::string& text, size_t& origin) const override {
     for (const auto& part : parts_) apply_part(*part, text, origin);
+  }
+  std::string_view word_border() const override {
+    std::string_view border = " ";
+    for (const auto& part : parts_) border = border == " " ? part->word_border() : "";
+    return border;
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "ashlar/core/json.h"
 
@@ -19,6 +20,9 @@ class TextNormalizer {
   // text: not empty, valid UTF-8, and stays so, but may become empty.  origin: the number of bytes
   // at its beginning that stand for the first character of the user's text; 0: that is dropped.
   virtual void apply(std::string& text, size_t& origin) const = 0;
+  // The text that a space between two letters of ASCII becomes, if the text before it and that
+  // behind it are changed independently; "": they are not.
+  virtual std::string_view word_border() const { return ""; }
 };
 
 // Null for null.

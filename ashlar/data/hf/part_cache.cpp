@@ -10,11 +10,12 @@ size_t PartCache::slot_of(std::string_view part) {
   return xxh3_64(std::as_bytes(std::span(part.data(), part.size()))) % kSlots;
 }
 
-void PartCache::add(std::string_view part, std::span<const int32_t> ids) {
+void PartCache::add(std::string_view part, std::span<const int32_t> ids, float margin) {
   if (part.size() > kMostBytes || ids.size() > kMostIds) return;
   Slot& slot = slots_[slot_of(part)];
   slot.num_bytes = uint8_t(part.size());
   slot.num_ids = uint8_t(ids.size());
+  slot.margin = margin;
   std::ranges::copy(part, slot.bytes.begin());
   std::ranges::copy(ids, slot.ids.begin());
 }

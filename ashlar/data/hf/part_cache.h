@@ -20,19 +20,25 @@ class PartCache {
   static constexpr size_t kMostBytes = 40, kMostIds = 14;
   static constexpr size_t kSlots = size_t(1) << 15;
 
-  // The ids of a part that add() was given; empty if it is not known.
-  std::span<const int32_t> find(std::string_view part) const {
+  struct Known {
+    std::span<const int32_t> ids;  // empty: the part is not known
+    float margin = 0;
+  };
+  // The ids and the margin that add() was given with a part.
+  Known find(std::string_view part) const {
     const Slot& slot = slots_[slot_of(part)];
     const bool same = slot.num_bytes == part.size() &&
                       part == std::string_view(slot.bytes.data(), slot.num_bytes);
     if (!same) return {};
-    return {slot.ids.data(), slot.num_ids};
+    return {{slot.ids.data(), slot.num_ids}, slot.margin};
   }
-  void add(std::string_view part, std::span<const int32_t> ids);  // too long: does nothing
+  // Does nothing with too long ones.
+  void add(std::string_view part, std::span<const int32_t> ids, float margin = 0);
 
  private:
   struct Slot {
     uint8_t num_bytes = 0, num_ids = 0;
+    float margin = 0;
     std::array<char, kMostBytes> bytes;
     std::array<int32_t, kMostIds> ids;
   };

@@ -42,9 +42,10 @@ struct TextPattern::Expression {
   PcrePointer<pcre2_code> code;
   PcrePointer<pcre2_match_context> context;
   std::vector<std::pair<uint32_t, uint32_t>> named;
-  std::string place;
+  std::string text, place;
 
-  Expression(const std::string& expression, const std::string& where) : place(where) {
+  Expression(const std::string& expression, const std::string& where)
+      : text(expression), place(where) {
     ASHLAR_REQUIRE(expression.size() <= kMostExpressionBytes, kData,
                    "{}: the regular expression has {} bytes; expected at most {}", place,
                    expression.size(), kMostExpressionBytes);
@@ -131,6 +132,10 @@ TextPattern TextPattern::regex(const std::string& expression, const std::string&
 
 TextPattern::~TextPattern() = default;
 TextPattern::TextPattern(TextPattern&&) noexcept = default;
+
+std::string_view TextPattern::expression() const {
+  return expression_ ? std::string_view(expression_->text) : "";
+}
 
 std::vector<TextSegment> TextPattern::segments(std::string_view text) const {
   std::vector<TextSegment> all;

@@ -40,6 +40,9 @@ class TextPattern {
   std::string replace(std::string_view text, std::string_view replacement,
                       TextSegment* first = nullptr) const;
 
+  const std::string& literal() const { return literal_; }  // "": the pattern is an expression
+  std::string_view expression() const;                     // "": the pattern is literal
+
  private:
   struct Expression;
   TextPattern() = default;

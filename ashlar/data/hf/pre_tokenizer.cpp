@@ -21,6 +21,16 @@ enum class SplitBehavior : uint8_t {
   kContiguous
 };
 
+constexpr std::string_view kGpt2Words =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+// Expressions of published models that begin a word with its space: of GPT-2, Llama 3 and Qwen.
+constexpr std::string_view kWordPatterns[] = {
+    kGpt2Words,
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"};
+
 SplitBehavior behavior_of(const Fields& fields) {
   static constexpr std::string_view kNames[] = {"Removed", "Isolated", "MergedWithPrevious",
                                                 "MergedWithNext", "Contiguous"};
@@ -83,6 +93,9 @@ class ClassSplit : public PreTokenizer {
   void split(std::string_view text, bool begins, Part found) const override {
     give_parts(text, begins, character_segments(text, classes_), behavior_, found);
   }
+  bool splits_words() const override {
+    return classes_ == kSpaceChar && behavior_ == SplitBehavior::kRemoved;
+  }
 
  private:
   uint8_t classes_;
@@ -113,6 +126,7 @@ class WhitespacePreTokenizer : public PreTokenizer {
     }
     end_run(text.size());
   }
+  bool splits_words() const override { return true; }
 };
 
 class PatternSplit : public PreTokenizer {
@@ -125,6 +139,10 @@ class PatternSplit : public PreTokenizer {
       for (TextSegment& segment : segments) segment.match = !segment.match;
     give_parts(text, begins, std::move(segments), behavior_, found);
   }
+  bool splits_words() const override {
+    return behavior_ == SplitBehavior::kIsolated && !invert_ &&
+           std::ranges::find(kWordPatterns, pattern_.expression()) != std::end(kWordPatterns);
+  }
 
  private:
   TextPattern pattern_;
@@ -136,7 +154,7 @@ class ByteLevelPreTokenizer : public PreTokenizer {
  public:
   ByteLevelPreTokenizer(bool add_space, bool use_regex, const std::string& place)
       : add_space_(add_space) {
-    if (use_regex) words_.push_back(TextPattern::regex(kGpt2Words, place));
+    if (use_regex) words_.push_back(TextPattern::regex(std::string(kGpt2Words), place));
   }
   void split(std::string_view text, bool begins, Part found) const override {
     std::string spaced, characters;
@@ -150,10 +168,9 @@ class ByteLevelPreTokenizer : public PreTokenizer {
     for (const TextSegment& part : words_[0].segments(text))
       give(text.substr(part.begin, part.end - part.begin), begins && part.begin == 0);
   }
+  bool splits_words() const override { return !words_.empty(); }
 
  private:
-  static constexpr const char* kGpt2Words =
-      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
   bool add_space_;
   std::vector<TextPattern> words_;  // at most one
 };
@@ -183,6 +200,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
     if (done < spaced.size()) segments.push_back({done, spaced.size(), false});
     give_parts(spaced, begins, std::move(segments), SplitBehavior::kMergedWithNext, found);
   }
+  bool splits_words() const override { return spec_.splits; }
 
  private:
   Metaspace spec_;
@@ -195,6 +213,8 @@ class PreTokenizerSequence : public PreTokenizer {
   void split(std::string_view text, bool begins, Part found) const override {
     split_from(0, text, begins, found);
   }
+  // Later steps see only the parts of the first.
+  bool splits_words() const override { return !steps_.empty() && steps_[0]->splits_words(); }
 
  private:
   void split_from(size_t step, std::string_view text, bool begins, Part found) const {

@@ -20,6 +20,9 @@ class PreTokenizer {
   using Part = function_ref<void(std::string_view part, bool begins)>;
   virtual ~PreTokenizer() = default;
   virtual void split(std::string_view text, bool begins, Part found) const = 0;
+  // Whether a part always ends before a space between two letters of ASCII, and those on its two
+  // sides do not depend on each other.
+  virtual bool splits_words() const { return false; }
 };
 
 // Null for null.

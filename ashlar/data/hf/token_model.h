@@ -13,6 +13,7 @@
 
 #include "ashlar/core/json.h"
 #include "ashlar/data/hf/vocabulary.h"
+#include "ashlar/data/piece_borders.h"
 
 namespace ashlar::data {
 
@@ -21,6 +22,8 @@ class TokenModel {
   virtual ~TokenModel() = default;
   // Appends the ids of a part, which is not empty.
   virtual void encode(std::string_view part, std::vector<int32_t>& ids) const = 0;
+  // Where a part may be cut without other ids; null: nowhere.
+  virtual const PieceBorders* borders() const { return nullptr; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
   int32_t unk_id() const { return unk_id_; }  // -1: none
 

@@ -23,6 +23,7 @@ class Vocabulary {
     const auto found = texts_.find(id);
     return found == texts_.end() ? nullptr : found->second;
   }
+  bool is_one_to_one() const { return ids_.size() == texts_.size(); }
   size_t size() const { return ids_.size(); }
   int32_t end_id() const { return end_id_; }  // one above the largest
 
