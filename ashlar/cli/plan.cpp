@@ -137,6 +137,7 @@ void add_plan(CLI::App& app, CommandAction& action) {
   add_check(*group, action);
   add_widths(*group, action);
   add_estimate(*group, action);
+  add_goodput(*group, action);
   add_simulate(*group, action);
   add_search(*group, action);
   add_plan_compare(*group, action);

@@ -30,6 +30,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"plan", "check"},
     {"plan", "widths"},
     {"plan", "estimate"},
+    {"plan", "goodput"},
     {"plan", "search"},
     {"plan", "simulate"},
     {"plan", "calibrate"},
