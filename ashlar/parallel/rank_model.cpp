@@ -14,6 +14,7 @@
 #include "ashlar/nn/lora.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/moe.h"
+#include "ashlar/parallel/copy_check.h"
 #include "ashlar/parallel/cp.h"
 #include "ashlar/parallel/ep.h"
 #include "ashlar/parallel/muon_holdings.h"
@@ -44,6 +45,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   if (parallel_.ep > 1) share_experts();
   if (parallel_.tp > 1) sum_partial(allocator);
   shard_state(allocator, options.muon_plans);
+  if (recipe_.health.weights_every > 0) check_copies();
 }
 
 RankModel::~RankModel() = default;
@@ -186,6 +188,17 @@ void RankModel::shard_state(Allocator& allocator, SharedMuonPlans* plans) {
   zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, recipe_.optim, groups_, *model_);
   muon_ =
       std::make_unique<MuonMatrices>(groups_, recipe_, parallel_, *zero_, model_->types(), plans);
+}
+
+void RankModel::check_copies() {
+  const nn::FlatLayout& flat = model_->flat();
+  std::vector<comm::Group*> ranks_of_unit;
+  for (int64_t unit = 0; unit < flat.units.size(); ++unit)
+    ranks_of_unit.push_back(&zero_->ranks_of(unit));
+  copy_check_ = std::make_unique<CopyCheck>(recipe_.health.weights_every, flat.units,
+                                            std::move(ranks_of_unit));
+  if (!copy_check_->compares()) copy_check_.reset();
+  zero_->set_copy_check(copy_check_.get());
 }
 
 // --- a step ---
@@ -336,6 +349,7 @@ void RankModel::reduce() {
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch) loads_->sum_over(groups_.data());
   // Each stage has filled its own places, so the sum joins them.
   if (pp_) loads_->sum_over(groups_.pp());
+  if (copy_check_) copy_check_->end_step();
   in_step_ = false;
 }
 

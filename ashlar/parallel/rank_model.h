@@ -46,6 +46,7 @@
 
 namespace ashlar::parallel {
 
+class CopyCheck;
 class CpSequence;
 struct CpSplit;
 class PartialSums;
@@ -159,6 +160,7 @@ class RankModel {
     return loads_->of_step_everywhere();
   }
   bool has_router_losses() const;  // the whole model
+  bool compares_copies() const { return copy_check_ != nullptr; }
   // The activations that forward kept of the last micro-batch, in the last chunk of a stage.
   const nn::Saved& saved() const { return *last_saved_; }
 
@@ -185,6 +187,7 @@ class RankModel {
   void share_experts();                                            // ep
   void sum_partial(Allocator& allocator);                          // tp
   void shard_state(Allocator& allocator, SharedMuonPlans* plans);  // zero
+  void check_copies();
 
   std::vector<Piece> frozen_pieces_of(const nn::ParameterInfo& info, const Tensor& value) const;
   nn::Keep keep() const;
@@ -235,6 +238,7 @@ class RankModel {
   std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial
   std::unique_ptr<PpTransfers> pp_;          // null: pp 1
   std::unique_ptr<Zero> zero_;
+  std::unique_ptr<CopyCheck> copy_check_;  // null: health.weights_every 0, or no copies
   std::unique_ptr<MuonMatrices> muon_;
   StageProgram step_program_, evaluation_program_;
   std::vector<bool> accumulates_;  // by chunk: its gradients are not the first of the step

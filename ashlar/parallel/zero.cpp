@@ -29,6 +29,7 @@
 #include <utility>
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/parallel/copy_check.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -137,6 +138,7 @@ void Zero::bring(const Context& ctx, int64_t unit) {
     if (!u.gathering) start_gather(unit);
     finish_gather(unit);
   }
+  if (copy_check_) copy_check_->add(unit, model_.unit_weights(unit));
   using Operands = std::span<const kernels::Operand* const>;
   model_.pack(ctx, unit, u.updated ? Operands(packed_in_updates_) : Operands());
   u.ready = true;

@@ -60,6 +60,8 @@
 
 namespace ashlar::parallel {
 
+class CopyCheck;
+
 // The products that the model of a rank holds at a time under ZeRO.
 nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
                              DType compute);
@@ -125,6 +127,8 @@ class Zero final : public nn::Residency {
   bool keeps_gradients() const { return stage_ < 2; }
   // Gathers and packs the embedding and all vectors, which everything else reads.
   void need_root(const kernels::Context& ctx);
+  // From now on `check` gets the whole weights of every unit before they are read; null: nobody.
+  void set_copy_check(CopyCheck* check) { copy_check_ = check; }
   // To be called after the last backward of the step: reduces the remaining gradients and waits.
   void finish_gradients(const kernels::Context&);
   // Where updates of parameters() can refresh the packed forms of their rows, in that order: rows
@@ -237,6 +241,7 @@ class Zero final : public nn::Residency {
   std::span<const nn::Use> uses_;
   size_t next_ = 0;  // the first of uses_ that was not acquired
   std::vector<ShardWork>* works_ = nullptr;
+  CopyCheck* copy_check_ = nullptr;
 };
 
 }  // namespace ashlar::parallel

@@ -250,6 +250,9 @@ Rows health_and_checkpoint() {
               "up"),
       integer("health.max_skips_per_1000", h, &H::max_skips_per_1000, {0, 1000},
               "skipped steps among 1000 after which the run gives up"),
+      integer("health.weights_every", h, &H::weights_every, kCount,
+              "steps after which ranks with copies of the same weights compare a 64th of them; 0: "
+              "never"),
       integer("checkpoint.every", c, &C::every, {-1, kNone},
               "steps between checkpoints; 0: only at the end; -1: never"),
       integer("checkpoint.keep", c, &C::keep, kAtLeastOne,

@@ -154,6 +154,8 @@ void Run::open_checkpoints() {
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, resources_.local_ranks, *writer_,
                                    side_copies_.get());
   log_.info("{}", describe_run(*trainer_, plan_, isa_, scale_.peak_flops, peak_->origin()));
+  if (recipe_.health.weights_every > 0 && !trainer_->model().compares_copies())
+    log_.warn("health.weights_every compares nothing: no ranks hold the same weights");
   if (!resources_.placement.empty()) log_.info("placement: {}", resources_.placement);
   const std::string warmup = warmup_problem(recipe_);
   if (!warmup.empty()) log_.warn("{}", warmup);

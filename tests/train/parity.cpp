@@ -196,7 +196,10 @@ Recipe parity_recipe(const ParityCase& c, const std::string& precision, bool lay
                                         "train.global_batch=8", "data.num_streams=8",
                                         "data.sequence_length=48"};
   overrides.insert(overrides.end(), c.model.begin(), c.model.end());
-  if (layout) overrides.insert(overrides.end(), c.overrides.begin(), c.overrides.end());
+  if (layout) {
+    overrides.push_back("health.weights_every=1");  // copies must never differ
+    overrides.insert(overrides.end(), c.overrides.begin(), c.overrides.end());
+  }
   return load_recipe(testing_support::kTiny, overrides);
 }
 
