@@ -461,15 +461,29 @@ std::string to_base64(const std::string& bytes) {
   return out;
 }
 
-TEST(JsonTokenizer, BoundsWhatAMapOfCharactersMakesOfAText) {
-  // A trie that holds "a" alone, with the text at 0 as its replacement.
+// A normalizer whose trie holds "a" alone, with the replacement at 0.
+json map_of_a(const std::string& replacement) {
   std::vector<uint32_t> units = {98 * 4};
   units.resize(1 + 98);
   units[1 + 'a'] = 'a' | 1 << 8 | 1 << 10;
   std::string map(reinterpret_cast<const char*>(units.data()), units.size() * 4);
-  map += std::string(3'000'000, 'b');
+  map += replacement;
+  map.resize((map.size() + 2) / 3 * 3);
+  return {{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(map)}};
+}
+
+// The library drops what follows in a cluster of up to five bytes; U+1ACF is a mark since Unicode
+// 17.
+TEST(JsonTokenizer, MapsClustersWithNewMarks) {
   json file = small_file();
-  file["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(map)}};
+  file["normalizer"] = map_of_a("b");
+  EXPECT_EQ(small(file)->encode("a\u1ACF"), Ids{2});
+  EXPECT_EQ(small(file)->encode("a\uA000"), (Ids{2, 0})) << "a letter begins a cluster";
+}
+
+TEST(JsonTokenizer, BoundsWhatAMapOfCharactersMakesOfAText) {
+  json file = small_file();
+  file["normalizer"] = map_of_a(std::string(3'000'000, 'b'));
   const auto tokenizer = small(file);
   EXPECT_NE(message_of(ErrorKind::kData, [&] { tokenizer->encode(std::string(50, 'a')); })
                 .find("expected at most 134217728"),

@@ -128,6 +128,23 @@ const icu::Normalizer2& form_of_unicode_9(NormalForm form) {
   return *forms->by_form[size_t(form)];
 }
 
+// The text with an older mark of as many bytes in place of every one that ICU's rules of clusters
+// may not know.
+std::string with_known_marks(std::string_view text) {
+  std::string out(text);
+  for (size_t at = 0; at < out.size();) {
+    const CodePoint point = code_point_at(text, at);
+    if (const UnicodeAddition* addition = addition_of(point.value);
+        addition && addition->category[0] == 'M') {
+      std::string mark;
+      append_code_point(mark, point.length == 3 ? 0x0900 : 0x11001);
+      out.replace(at, point.length, mark);
+    }
+    at += point.length;
+  }
+  return out;
+}
+
 bool is_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
@@ -197,7 +214,8 @@ void for_each_grapheme(std::string_view text, function_ref<void(std::string_view
   UErrorCode status = U_ZERO_ERROR;
   const std::unique_ptr<icu::BreakIterator> breaks(
       icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), status));
-  UText* source = utext_openUTF8(nullptr, text.data(), int64_t(text.size()), &status);
+  const std::string known = with_known_marks(text);
+  UText* source = utext_openUTF8(nullptr, known.data(), int64_t(known.size()), &status);
   if (U_SUCCESS(status)) breaks->setText(source, status);
   size_t begin = 0;
   while (U_SUCCESS(status) && begin < text.size()) {

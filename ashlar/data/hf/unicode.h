@@ -36,7 +36,7 @@ std::string lowercase(std::string_view text);  // every character by itself
 enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 std::string normal_form(std::string_view text, NormalForm form);
 
-// Calls `found` for every extended grapheme cluster in order.
+// Calls `found` for every extended grapheme cluster in order; marks are those of version 17.
 void for_each_grapheme(std::string_view text, function_ref<void(std::string_view)> found);
 
 }  // namespace ashlar::data
