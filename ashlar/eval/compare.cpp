@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/lines.h"
 
 namespace ashlar::eval {
 namespace {
@@ -95,17 +96,15 @@ std::string lines_of(const JudgedTask& judged_task, const std::string& model) {
 
 JudgedFile parse_judged(std::string_view lines, const std::string& path) {
   JudgedFile file{.path = path, .model = {}, .task = {}, .rows = {}};
-  for (int64_t number = 1; !lines.empty(); ++number) {
-    const size_t end = std::min(lines.find('\n'), lines.size());
+  for_each_line(lines, [&](std::string_view text, int64_t number) {
     const std::string place = fmt::format("{} line {}", path, number);
-    const Json line = parse_json(lines.substr(0, end), place, ErrorKind::kData);
-    lines.remove_prefix(std::min(end + 1, lines.size()));
+    const Json line = parse_json(text, place, ErrorKind::kData);
     const Fields fields(line, place, ErrorKind::kData);
     if (number == 1)
       file.model = fields.text("model"), file.task = fields.text("task");
     else
       file.rows.push_back(row_of(fields));
-  }
+  });
   ASHLAR_REQUIRE(!file.rows.empty(), kData, "{}: it holds no rows; expected what eval --out wrote",
                  path);
   for (const JudgedRow& row : file.rows)

@@ -1,6 +1,7 @@
 #include "ashlar/eval/prompts.h"
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/lines.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/json_row.h"
 
@@ -42,13 +43,10 @@ std::vector<Prompt> lines_of(std::string_view lines, const std::string& path,
                              std::string_view expected) {
   std::vector<Prompt> found;
   if (lines.starts_with(kByteOrderMark)) lines.remove_prefix(kByteOrderMark.size());
-  for (int64_t number = 1; !lines.empty(); ++number) {
-    const size_t end = std::min(lines.find('\n'), lines.size());
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(std::min(end + 1, lines.size()));
+  for_each_line(lines, [&](std::string_view line, int64_t number) {
     if (!is_blank(line))
       found.push_back({std::string(line), fmt::format("{} line {}", path, number)});
-  }
+  });
   ASHLAR_REQUIRE(!found.empty(), kData, "{}: it holds nothing; expected a line {} for each", path,
                  expected);
   return found;

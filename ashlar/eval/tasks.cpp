@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "ashlar/core/fields.h"
+#include "ashlar/core/lines.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/eval/answer_text.h"
 
@@ -191,17 +192,14 @@ std::string_view name_of(TaskKind kind) {
 
 Task parse_task(std::string_view lines, const std::string& path) {
   Task task{};
-  for (int64_t number = 1; !lines.empty(); ++number) {
-    const size_t end = std::min(lines.find('\n'), lines.size());
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(std::min(end + 1, lines.size()));
-    if (line.find_first_not_of(kSpaces) == line.npos) continue;
+  for_each_line(lines, [&](std::string_view line, int64_t number) {
+    if (line.find_first_not_of(kSpaces) == line.npos) return;
     const std::string place = fmt::format("{} line {}", path, number);
     const Json row = parse_json(line, place, ErrorKind::kData);
     const Fields fields(row, place, ErrorKind::kData);
     if (task.questions.empty()) task.kind = kind_of(row, fields);
     task.questions.push_back(kTasks[size_t(task.kind)].read(fields));
-  }
+  });
   ASHLAR_REQUIRE(!task.questions.empty(), kData, "{}: it holds no question", path);
   return task;
 }
