@@ -17,7 +17,8 @@ namespace ashlar::data {
 
 class StreamDecoder {
  public:
-  // Both must outlive it.
+  // Both must outlive it.  skip_special: leaves special tokens of a tokenizer.json out; of other
+  // tokenizers, pad, eos and bos have no text, and added tokens are always shown.
   explicit StreamDecoder(const Tokenizer& tokenizer, std::span<const AddedToken> added = {},
                          bool skip_special = false);
   std::string push(int32_t id);
