@@ -98,7 +98,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
     add_executable(ashlar_emulator_${WARP} ashlar/cli/main.cpp)
     target_link_libraries(ashlar_emulator_${WARP} PRIVATE ashlar_cli gpu_emulator_${WARP} gpu_emulator_${WARP}_kernels)
   endforeach()
-  # Training on a GPU: those that compute for long run with one size of a warp.
+  # Training on a GPU.
   file(GLOB GPU_TRAIN_TESTS CONFIGURE_DEPENDS tests/train/gpu/*_test.cpp)
   add_library(gpu_train_tests OBJECT ${GPU_TRAIN_TESTS})
   ashlar_test_program(gpu_train_tests)
@@ -117,14 +117,19 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
     add_executable(gpu_train_${WARP}_test)
     target_link_libraries(gpu_train_${WARP}_test PRIVATE gpu_train_tests gpu_emulator_${WARP}
                           gpu_emulator_${WARP}_kernels GTest::gtest_main)
-    gtest_discover_tests(gpu_train_${WARP}_test TEST_PREFIX gpu.train.${WARP}. TEST_FILTER -Nano.*:Nightly.*
-                         PROPERTIES LABELS fast TIMEOUT 300 DISCOVERY_TIMEOUT 60)
     gtest_discover_tests(gpu_train_${WARP}_test TEST_PREFIX gpu.train.${WARP}. TEST_FILTER Nightly.*
                          PROPERTIES LABELS nightly TIMEOUT 7200 DISCOVERY_TIMEOUT 60)
   endforeach()
-  # One warp is enough for the shipped recipes: they take a minute each.
-  gtest_discover_tests(gpu_train_32_test TEST_PREFIX gpu.train.32. TEST_FILTER Nano.*
-                       PROPERTIES LABELS fast TIMEOUT 900 DISCOVERY_TIMEOUT 60)
+  # With warps of 64 the gradients of every recipe are compared, since all else follows from the bits of kernels.
+  set(GRADIENTS *.GradientsAreThoseOfTheCpu/*)
+  gtest_discover_tests(gpu_train_32_test TEST_PREFIX gpu.train.32. TEST_FILTER -Long.*:Nightly.*
+                       PROPERTIES LABELS fast TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(gpu_train_32_test TEST_PREFIX gpu.train.32. TEST_FILTER Long.*
+                       PROPERTIES LABELS long TIMEOUT 900 DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(gpu_train_64_test TEST_PREFIX gpu.train.64. TEST_FILTER ${GRADIENTS}
+                       PROPERTIES LABELS fast TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(gpu_train_64_test TEST_PREFIX gpu.train.64. TEST_FILTER -${GRADIENTS}:Nightly.*
+                       PROPERTIES LABELS long TIMEOUT 900 DISCOVERY_TIMEOUT 60)
   foreach(WARP 32 64)
     gtest_discover_tests(gpu_${WARP}_test TEST_PREFIX gpu.${WARP}. PROPERTIES LABELS fast TIMEOUT 120
                          DISCOVERY_TIMEOUT 60)
@@ -135,13 +140,16 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   # The planted faults run in children, for which ThreadSanitizer ignores the host once there are
   # fibers: they get a process of their own.
   set(RACES_TEST ${SETARCH} -R $<TARGET_FILE:gpu_races_test> --gtest_brief=1)
-  # `nightly` are tests of kernels that others have already, at the shapes of models.
-  set(MORE_RACES GpuMergeNorm.InOneHasTheBitsOfTwo:GpuGroups.OfRowsOfTheModels:GpuGroups.OfColumnsOfManyGroups:CublasLt.*)
-  add_test(NAME gpu.races COMMAND ${RACES_TEST} --gtest_filter=-Language.Functions*:Faults.*:${MORE_RACES})
-  add_test(NAME gpu.races.more COMMAND ${RACES_TEST} --gtest_filter=${MORE_RACES})
+  # Of a test with a table of cases the first run takes every fifth, and another takes all: five is prime to the sizes
+  # of the loops over types and flags, so that all of their values get a turn.
+  set(OPS -Language.Functions*:Faults.*)
+  add_test(NAME gpu.races COMMAND ${RACES_TEST}
+           --gtest_filter=${OPS}:GpuMergeNorm.InOne*:GpuGroups.OfRowsOfTheModels:GpuGroups.OfColumnsOfManyGroups:CublasLt.*)
+  add_test(NAME gpu.races.all COMMAND ${RACES_TEST} --gtest_filter=${OPS})
   add_test(NAME gpu.races.faults COMMAND ${RACES_TEST} --gtest_filter=Faults.*)
-  set_tests_properties(gpu.races gpu.races.faults PROPERTIES LABELS fast TIMEOUT 900)
-  set_tests_properties(gpu.races.more PROPERTIES LABELS nightly TIMEOUT 900)
+  set_tests_properties(gpu.races PROPERTIES LABELS fast TIMEOUT 300 ENVIRONMENT ASHLAR_GPU_EVERY=5)
+  set_tests_properties(gpu.races.all PROPERTIES LABELS long TIMEOUT 900)
+  set_tests_properties(gpu.races.faults PROPERTIES LABELS fast TIMEOUT 300)
 endif()
 
 # Dry runs of the windows with a card: their reports, line by line.
@@ -155,11 +163,13 @@ foreach(WINDOW ${WINDOWS})
 endforeach()
 
 add_test(NAME gpu.sources COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu.sh)
-foreach(VENDOR cuda hip)
-  add_test(NAME gpu.code.${VENDOR} COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu_code ${VENDOR})
+foreach(ARCHITECTURE sm_80 sm_90a gfx90a gfx942)
+  add_test(NAME gpu.code.${ARCHITECTURE} COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu_code ${ARCHITECTURE})
+  set_tests_properties(gpu.code.${ARCHITECTURE} PROPERTIES LABELS gpu_code TIMEOUT 600 SKIP_RETURN_CODE 77)
 endforeach()
+# Every kernel is compiled for the newer architecture of a vendor in the ordinary tests.
+set_tests_properties(gpu.code.sm_80 gpu.code.gfx90a PROPERTIES LABELS "gpu_code;long")
 set_tests_properties(gpu.sources PROPERTIES LABELS fast TIMEOUT 120)
-set_tests_properties(gpu.code.cuda gpu.code.hip PROPERTIES LABELS gpu_code TIMEOUT 600 SKIP_RETURN_CODE 77)
 
 # gpu_device, which defines the functions of launch.h in an ordinary program.
 if(ASHLAR_GPU STREQUAL cuda)

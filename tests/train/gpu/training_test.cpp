@@ -83,36 +83,25 @@ TEST_P(GpuTraining, TakesTheMemoryOfItsPlanAndWaitsOnceAStep) {
   EXPECT_EQ(gpu.trainer().peak_memory(), gpu.plan.step_memory);
   EXPECT_EQ(gpu.gpu_memory().pinned().counts().total.peak_bytes, gpu.plan.pinned_bytes);
   const int64_t before = gpu.gpu_memory().stream().num_waits();
-  for (int64_t number = 1; number <= 3; ++number) {
-    gpu.step(number);
-    EXPECT_EQ(gpu.gpu_memory().stream().num_waits() - before, number);
-  }
+  gpu.step(1);
+  EXPECT_EQ(gpu.gpu_memory().stream().num_waits() - before, 1);
   EXPECT_EQ(gpu.allocator().counts().num_allocations, real.num_allocations);
-}
-
-TEST_P(GpuTraining, TwoRunsHaveTheSameBits) {
-  const Recipe recipe = GetParam().tiny(GetParam().overrides);
-  std::vector<Tensors> weights;
-  for (int run = 0; run < 2; ++run) {
-    TestedTrainer gpu(recipe, GetParam().compute, On::kGpu);
-    for (int64_t number = 0; number < 3; ++number) gpu.step(number);
-    weights.push_back(gpu.values());
-  }
-  expect_same_bits(weights[0], weights[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GpuTraining, testing::ValuesIn(kGpuCases),
                          [](const auto& info) { return info.param.name; });
 
-TEST(GpuSteps, RecomputingHasTheSameBits) {
+TEST(GpuSteps, AnotherRunAndOneThatRecomputesHaveTheSameBits) {
   for (const auto& tiny : {tiny_llama, tiny_zaya1, tiny_moe}) {
     std::vector<Tensors> weights;
-    for (const char* recompute : {"train.recompute=false", "train.recompute=true"}) {
+    for (const char* recompute :
+         {"train.recompute=false", "train.recompute=false", "train.recompute=true"}) {
       TestedTrainer gpu(tiny({recompute}), DType::kBF16, On::kGpu);
       for (int64_t number = 0; number < 2; ++number) gpu.step(number);
       weights.push_back(gpu.values());
     }
-    expect_same_bits(weights[0], weights[1]);
+    expect_same_bits(weights[1], weights[0]);
+    expect_same_bits(weights[2], weights[0]);
   }
 }
 
@@ -131,19 +120,26 @@ TEST(GpuSteps, TheHostTouchesNoMemoryOfTheGpu) {
 }
 
 // The weights of both sides drift apart slowly: losses stay together for a while.
-TEST(GpuSteps, LossesAreThoseOfTheCpu) {
-  for (const auto& tiny : {tiny_llama, tiny_zaya1, tiny_moe}) {
-    TestedTrainer cpu(tiny({}), DType::kF32, On::kCpu);
-    TestedTrainer gpu(tiny({}), DType::kF32, On::kGpu);
-    double first = 0, last = 0;
-    for (int64_t number = 0; number < 12; ++number) {
-      last = cpu.step(number).loss;
-      if (number == 0) first = last;
-      EXPECT_NEAR(gpu.step(number).loss, last, 1e-4 * last)
-          << cpu.trainer().model().recipe().name << ", step " << number;
-    }
-    EXPECT_LT(last, first - 0.1);  // it learns
+void expect_losses_of_the_cpu(const Recipe& recipe) {
+  TestedTrainer cpu(recipe, DType::kF32, On::kCpu);
+  TestedTrainer gpu(recipe, DType::kF32, On::kGpu);
+  double first = 0, last = 0;
+  for (int64_t number = 0; number < 12; ++number) {
+    last = cpu.step(number).loss;
+    if (number == 0) first = last;
+    EXPECT_NEAR(gpu.step(number).loss, last, 1e-4 * last) << "step " << number;
   }
+  EXPECT_LT(last, first - 0.1);  // it learns
+}
+
+TEST(GpuSteps, LossesOfLlamaAreThoseOfTheCpu) {
+  expect_losses_of_the_cpu(tiny_llama());
+}
+TEST(Long, LossesOfZaya1AreThoseOfTheCpu) {
+  expect_losses_of_the_cpu(tiny_zaya1());
+}
+TEST(Long, LossesOfMoeAreThoseOfTheCpu) {
+  expect_losses_of_the_cpu(tiny_moe());
 }
 
 // A shipped recipe: losses, and the memory of the plan.
@@ -168,10 +164,10 @@ void expect_nano(const std::string& family, int64_t num_steps, Overrides overrid
 const Overrides kFewTokens = {"train.micro_batch=1", "train.global_batch=1",
                               "data.sequence_length=128", "optim.matrices=adamw"};
 
-TEST(Nano, LlamaTakesTwoSteps) {
+TEST(Long, LlamaTakesTwoSteps) {
   expect_nano("llama", 2, kFewTokens);
 }
-TEST(Nano, Zaya1TakesTwoSteps) {
+TEST(Long, Zaya1TakesTwoSteps) {
   expect_nano("zaya1", 2, kFewTokens);
 }
 
