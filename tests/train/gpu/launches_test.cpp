@@ -2,8 +2,10 @@
 // the times of the device.
 #include <gtest/gtest.h>
 
+#include "ashlar/kernels/gpu/emulator/host_view.h"
 #include "ashlar/kernels/gpu/emulator/mode.h"
 #include "ashlar/train/dry_rank.h"
+#include "tests/support/errors.h"
 #include "tests/train/gpu/gpu_trainer.h"
 
 namespace ashlar::train {
@@ -107,6 +109,21 @@ TEST_P(GpuLaunches, HaveTimesOfTheDeviceWithoutMoreWaits) {
   EXPECT_LE(last_s, end_s + kClock_s);
   EXPECT_LE(sum_s, end_s - start_s);
   EXPECT_GT(sum_s, 0.2 * (end_s - start_s));  // the emulator works most of the time
+}
+
+// A mark is set where a kernel's scope ends, which may not throw.
+TEST(GpuEvents, ThatAreMissingAreAnErrorWhereTheyAreRead) {
+  kernels::gpu::GpuMemory memory(1 << 20);
+  kernels::gpu::EventClock clock(memory.stream());
+  clock.mark();
+  device::emulator::refuse_events(true);
+  clock.mark();
+  device::emulator::refuse_events(false);
+  clock.mark();
+  EXPECT_EQ(ashlar::testing_support::message_of(ErrorKind::kDevice, [&] { clock.read(); }),
+            "the GPU did not record all events of the trace; record fewer steps");
+  for (int i = 0; i < 3; ++i) clock.mark();  // of which one has no event yet
+  EXPECT_EQ(clock.read().size(), 3u);
 }
 
 std::string name_of_family(const testing::TestParamInfo<Recipe (*)(const Overrides&)>& info) {

@@ -18,4 +18,7 @@ void copy_on_device(void* to, const void* from, size_t bytes);
 inline constexpr int64_t kSidePatience = 100;
 void set_side_patience(int64_t questions);  // of all orders
 
+// Whether the device has no room for another event.
+void refuse_events(bool refuses);
+
 }  // namespace ashlar::device::emulator
