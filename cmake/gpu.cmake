@@ -1,5 +1,5 @@
 # Computing on GPUs.  Every build has ashlar_gpu: the functions of kernels/ops.h for GPUs, which call
-# the functions of launch.h.  Those are defined in gpu_device: the kernels that ASHLAR_GPU names, or
+# the functions of launch.h and device.h.  Those are defined in gpu_device: the kernels that ASHLAR_GPU names, or
 # without it functions that say that there is no GPU.  A program that links the objects of an
 # emulator takes them from there, since objects come before libraries.
 #
@@ -10,7 +10,9 @@ set(ASHLAR_GPU "off" CACHE STRING "kernels are also compiled for a GPU: off, cud
 file(GLOB GPU_SOURCES CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cu)
 file(GLOB GPU_TEST_SOURCES CONFIGURE_DEPENDS tests/kernels/gpu/*.cu)
 set(GPU_KERNELS ${GPU_SOURCES} ${GPU_TEST_SOURCES})
+file(GLOB GPU_LAUNCHES CONFIGURE_DEPENDS ashlar/kernels/gpu/launch/*.h)
 file(GLOB GPU_HEADERS CONFIGURE_DEPENDS ashlar/kernels/gpu/*.h tests/kernels/gpu/*.h)
+list(APPEND GPU_HEADERS ${GPU_LAUNCHES})
 file(GLOB GPU_EMULATOR CONFIGURE_DEPENDS ashlar/kernels/gpu/emulator/*.cpp)
 file(GLOB GPU_HOST CONFIGURE_DEPENDS ashlar/kernels/gpu/*.cpp ashlar/kernels/gpu/blas/*.cpp)
 file(GLOB GPU_TESTS CONFIGURE_DEPENDS tests/kernels/gpu/*_test.cpp)
@@ -171,7 +173,7 @@ endforeach()
 set_tests_properties(gpu.code.sm_80 gpu.code.gfx90a PROPERTIES LABELS "gpu_code;long")
 set_tests_properties(gpu.sources PROPERTIES LABELS fast TIMEOUT 120)
 
-# gpu_device, which defines the functions of launch.h in an ordinary program.
+# gpu_device, which defines the functions of launch.h and device.h in an ordinary program.
 if(ASHLAR_GPU STREQUAL cuda)
   find_program(ASHLAR_NVCC nvcc HINTS $ENV{HOME}/.cache/ashlar/cuda/nvidia/cu13/bin /usr/local/cuda/bin REQUIRED
                DOC "nvcc of CUDA 13 (scripts/setup --cuda)")
@@ -227,12 +229,15 @@ if(ASHLAR_GPU)
                        DISCOVERY_TIMEOUT 60)
 else()
   # A launch for each struct of launch.h that has one.
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ashlar/kernels/gpu/launch.h)
-  file(STRINGS ashlar/kernels/gpu/launch.h LAUNCHES REGEX "^std::string launch\\(const [A-Za-z]+&\\);$")
-  list(TRANSFORM LAUNCHES REPLACE "^std::string launch\\((const [A-Za-z]+&)\\);$"
-       "std::string launch(\\1) { return missing()@ }")
-  list(JOIN LAUNCHES "\n" LAUNCHES)
-  string(REPLACE "@" ";" LAUNCHES "${LAUNCHES}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${GPU_LAUNCHES})
+  set(LAUNCHES "")
+  foreach(HEADER ${GPU_LAUNCHES})
+    file(READ ${HEADER} TEXT)
+    string(REGEX MATCHALL "std::string launch\\(const [A-Za-z]+&\\)" OF_HEADER "${TEXT}")
+    list(APPEND LAUNCHES ${OF_HEADER})
+  endforeach()
+  list(JOIN LAUNCHES " { return missing()@ }\n" LAUNCHES)
+  string(REPLACE "@" ";" LAUNCHES "${LAUNCHES} { return missing()@ }")
   configure_file(cmake/no_gpu.cpp.in ${PROJECT_BINARY_DIR}/generated/no_gpu.cpp @ONLY)
   target_sources(gpu_device PRIVATE ${PROJECT_BINARY_DIR}/generated/no_gpu.cpp)
   target_include_directories(gpu_device PRIVATE ${PROJECT_SOURCE_DIR})

@@ -2,7 +2,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/gpu.h"
-#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/device.h"
 
 namespace ashlar::kernels::gpu {
 

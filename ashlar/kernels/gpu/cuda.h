@@ -239,7 +239,7 @@ inline SideOrder* take_side_order(int num_marks) {
   }
   if (made) return order;
   cudaGetLastError();
-  give_side_order(order);
+  half::give_side_order(order);
   return nullptr;
 }
 inline std::string follow_work(SideOrder* order) {

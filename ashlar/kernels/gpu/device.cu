@@ -1,6 +1,6 @@
-// The functions of launch.h that are no kernels.
+// device.h for the devices of vendors and for the emulator.
+#include "ashlar/kernels/gpu/device.h"
 #include "ashlar/kernels/gpu/gpu.h"
-#include "ashlar/kernels/gpu/launch.h"
 
 namespace ashlar::device {
 

@@ -183,7 +183,7 @@ std::string run(void (*kernel)(Args), LaunchShape shape, const Args& args,
       shape, [&] { kernel(args); }, where);
 }
 
-struct SideOrder;  // launch.h
+struct SideOrder;  // device.h
 
 namespace half {
 std::string description();

@@ -9,7 +9,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/gpu.h"
 #include "ashlar/kernels/gpu/blas/blas.h"
-#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/device.h"
 #include "ashlar/tensor/allocator.h"
 
 namespace ashlar::kernels::gpu {

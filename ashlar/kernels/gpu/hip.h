@@ -248,7 +248,7 @@ inline SideOrder* take_side_order(int num_marks) {
     if (made) order->marks.push_back(mark);
   }
   if (made) return order;
-  give_side_order(order);
+  half::give_side_order(order);
   return nullptr;
 }
 inline std::string follow_work(SideOrder* order) {

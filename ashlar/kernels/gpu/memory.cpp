@@ -9,7 +9,7 @@
 #include "ashlar/core/rounding.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/gpu.h"
-#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/device.h"
 
 namespace ashlar::kernels::gpu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/rounding.h"
-#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/device.h"
 
 namespace ashlar::kernels::gpu {
 namespace {

@@ -74,7 +74,7 @@ void mfma_32x32x8(float (&c)[16], const uint64_t (&a)[2], const uint64_t (&b)[2]
 template <typename Args>
 std::string run(void (*kernel)(Args), LaunchShape shape, const Args& args);
 
-struct SideOrder;  // launch.h
+struct SideOrder;  // device.h
 
 namespace half {
 std::string description();

@@ -5,7 +5,7 @@
 #include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/gpu/arguments.h"
 #include "ashlar/kernels/gpu/blas/blas.h"
-#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/device.h"
 
 namespace ashlar::kernels::gpu::blas {
 namespace {

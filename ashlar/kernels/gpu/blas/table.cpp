@@ -1,6 +1,6 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/gpu/blas/blas.h"
-#include "ashlar/kernels/gpu/launch.h"
+#include "ashlar/kernels/gpu/device.h"
 
 namespace ashlar::kernels::gpu::blas {
 namespace {

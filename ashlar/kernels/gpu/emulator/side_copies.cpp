@@ -4,9 +4,9 @@
 #include <mutex>
 #include <vector>
 
+#include "ashlar/kernels/gpu/device.h"
 #include "ashlar/kernels/gpu/emulator/host_view.h"
 #include "ashlar/kernels/gpu/gpu.h"
-#include "ashlar/kernels/gpu/launch.h"
 
 namespace ashlar::device {
 
