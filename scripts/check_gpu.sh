@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compiler=${CXX:-g++}
-language='ashlar/kernels/gpu/(device|gpu|head_lanes|launch|math|row_lanes|rows|scores|tile)\.h|tests/kernels/gpu/[a-z_]+\.h'
+language='ashlar/kernels/gpu/(attention_tiles|device|gpu|head_lanes|launch|math|row_lanes|rows|scores|tile)\.h|tests/kernels/gpu/[a-z_]+\.h'
 vendor='threadIdx|blockIdx|blockDim|__[a-z]+|\b(cuda|hip)[A-Z][A-Za-z]*|\basm\b|<<<'
 
 # complaints FILE: prints what is wrong with it.
