@@ -75,6 +75,14 @@ void add(const Context& ctx, const Matrix& from, const Matrix& to) {
   convert(ctx, joined(from, dense), joined(to, dense), true);
 }
 
+void scale(const Context& ctx, const Tensor& x, double factor) {
+  if (x.empty()) return;
+  launch(ctx, device::Scale{.x = elements(x),
+                            .factor = float(factor),
+                            .n = x.numel(),
+                            .by_vectors = by_vectors(0, {x})});
+}
+
 void fill(const Context& ctx, const Matrix& to, double value) {
   if (to.rows * to.cols == 0) return;
   const Matrix out = joined(to, is_dense(to));

@@ -1,4 +1,4 @@
-// copy.h, moe.h: copies, conversions, sums and patterns, each element by itself.
+// copy.h, moe.h: copies, conversions, sums, factors and patterns, each element by itself.
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
 #include "ashlar/kernels/gpu/rows.h"
@@ -98,6 +98,17 @@ ASHLAR_KERNEL(kEachThreads) convert_elements_kernel(Convert x) {
   });
 }
 
+ASHLAR_KERNEL(kEachThreads) scale_kernel(Scale x) {
+  for_each_of_block(packs_of(x.n), [&](int64_t number) {
+    const int64_t at = number * kPack;
+    const Extent extent{x.n - at, x.by_vectors && at + kPack <= x.n};
+    Pack pack = load_pack(x.x, at, extent);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) pack.at[i] = mul(pack.at[i], x.factor);
+    store_pack(pack, x.x, at, extent);
+  });
+}
+
 // Calls use(Unit{}) with the longest unit that divides all of the numbers.
 template <typename Use>
 std::string with_unit(uint64_t all, Use use) {
@@ -145,6 +156,10 @@ std::string launch(const Convert& x) {
     return run(convert_packs_kernel, {blocks_for_each(packs), kEachThreads, 0}, x);
   }
   return run(convert_elements_kernel, {blocks_for_each(x.rows * x.width), kEachThreads, 0}, x);
+}
+
+std::string launch(const Scale& x) {
+  return run(scale_kernel, {blocks_for_each(packs_of(x.n)), kEachThreads, 0}, x);
 }
 
 }  // namespace ashlar::device

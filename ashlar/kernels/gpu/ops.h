@@ -1,6 +1,6 @@
 // The functions of kernels/ops.h that GPUs have so far, with the same meaning and arguments, over
-// tensors in the memory of the device.  Only those of copy.h take F64; none has a plain reference.
-// They rely on ids and targets that whoever loaded the batch has checked.
+// tensors in the memory of the device.  Only copy, add and fill take F64; none has a plain
+// reference.  They rely on ids and targets that whoever loaded the batch has checked.
 #pragma once
 
 #include "ashlar/kernels/ops.h"
@@ -9,6 +9,7 @@
 #define ASHLAR_GPU_OPS(HAS)            \
   HAS(copy)                            \
   HAS(add)                             \
+  HAS(scale)                           \
   HAS(fill)                            \
   HAS(upload_i32)                      \
   HAS(upload_real)                     \

@@ -128,6 +128,19 @@ TEST(GpuCopy, AddsAsTheCpu) {
           });
 }
 
+// The factor keeps the bits of fp32: rounded to bf16, this one would be 1.
+TEST(GpuCopy, ScalesAsTheCpu) {
+  for (const int64_t n : {0, 1, 40, 3001})
+    for (const int64_t first : {0, 3})  // 3: no vector fits
+      for (const DType dtype : {DType::kF32, DType::kBF16})
+        expect_bits_of_cpu(fmt::format("scale {} of {}", n, name_of(dtype)),
+                           [&](Place& p) -> std::vector<Output> {
+                             const Tensor x = p.random(dtype, "x", {n + 8});
+                             kernels::scale(p.context(), x.slice(first, first + n), 1 + 0x1p-8);
+                             return {{"x", x}};
+                           });
+}
+
 TEST(GpuCopy, FillsAsTheCpu) {
   for (const Strided& s : kStrided)
     for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI32})

@@ -24,6 +24,8 @@ struct GpuCase {
 void PrintTo(const GpuCase& c, std::ostream* out) {
   *out << c.name;
 }
+const Overrides kAdapters = {"init.model=base", "lora.rank=4", "lora.alpha=12",
+                             "lora.targets=attention,mlp"};
 // The CPU and a GPU round bf16 at different places, which may send a token to another expert: of
 // mixtures only fp32 is compared.
 const std::vector<GpuCase> kGpuCases = {
@@ -41,6 +43,7 @@ const std::vector<GpuCase> kGpuCases = {
      {"model.layer_types=sliding_attention", "model.sliding_window=9", "model.qk_norm=rms"},
      DType::kF32,
      2e-5},
+    {"llama_fp32_adapters", tiny_llama, kAdapters, DType::kF32, 2e-5},
     {"zaya1_fp32", tiny_zaya1, {}, DType::kF32, 2e-5},
     {"zaya1_fp32_window_recompute",
      tiny_zaya1,
@@ -135,6 +138,21 @@ void expect_losses_of_the_cpu(const Recipe& recipe) {
 TEST(GpuSteps, LossesOfLlamaAreThoseOfTheCpu) {
   expect_losses_of_the_cpu(tiny_llama());
 }
+// At first B is zero, and so is the gradient of A.
+TEST(GpuSteps, BothFactorsOfAdaptersFollowTheCpu) {
+  const Recipe recipe = tiny_llama(kAdapters);
+  TestedTrainer cpu(recipe, DType::kF32, On::kCpu), gpu(recipe, DType::kF32, On::kGpu);
+  for (TestedTrainer* tested : {&cpu, &gpu}) {
+    tested->step(0);
+    tested->measure(1);
+  }
+  const Tensors want = cpu.gradients();
+  EXPECT_EQ(want.size(), 2u * 2 * 7);  // two factors in each of two blocks for seven tensors
+  for (const auto& [name, values] : want)
+    EXPECT_GT(distance(values, std::vector<float>(values.size(), 0)), 0) << name;
+  expect_near(gpu.gradients(), want, 1e-3);
+}
+
 TEST(Long, LossesOfZaya1AreThoseOfTheCpu) {
   expect_losses_of_the_cpu(tiny_zaya1());
 }

@@ -32,4 +32,13 @@ struct Fill {
 };
 std::string launch(const Fill&);
 
+// x *= factor, over n elements of F32 or BF16.
+struct Scale {
+  Elements x;
+  float factor;
+  int64_t n;
+  bool by_vectors;
+};
+std::string launch(const Scale&);
+
 }  // namespace ashlar::device
