@@ -4,6 +4,7 @@
 # code 1 if one fails, 77 where PEFT cannot be had.
 #
 #   scripts/peers/lora.sh [--family hf_llama]
+#   scripts/peers/lora.sh --speed                  CPU seconds of a step (lora_speed.py)
 #
 #   ASHLAR=FILE       the binary (default build/release/ashlar, built if it is not there)
 #   PEERS_VENV=DIR    a virtual environment that has everything (scripts/peers/python), with PEFT
@@ -18,4 +19,6 @@ if ! "$venv/bin/python" -c 'import peft' 2>/dev/null; then
   "$venv/bin/pip" install -q peft || { echo "skipped: pip cannot install peft" >&2; exit 77; }
 fi
 export HF_HUB_OFFLINE=1  # nothing is downloaded
-exec scripts/peers/python scripts/peers/lora.py --ashlar "$ashlar" "$@"
+script=lora.py
+[ "${1:-}" != --speed ] || { script=lora_speed.py && shift; }
+exec scripts/peers/python scripts/peers/$script --ashlar "$ashlar" "$@"
