@@ -84,7 +84,9 @@ void add_launch(CLI::App& app, CommandAction& action) {
                                     [&](std::optional<int64_t> from_step) {
                                       return attempt_command(*flags, processes, program, from_step);
                                     }};
-      return launch::run_launch(plan, *files, log);
+      const launch::LaunchResult result = launch::run_launch(plan, *files, log);
+      if (!result.reason.empty()) print_error(result.reason);
+      return result.exit_code;
     };
   });
 }

@@ -49,8 +49,9 @@ void tell_launcher(int num_threads) {
     const char* text = std::getenv(variable);
     return text ? std::atoi(text) : otherwise;
   };
-  tell_agent({number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", num_threads),
-              train::host_name()});
+  tell_agent({.rank = number("OMPI_COMM_WORLD_RANK", 0),
+              .num_ranks = number("OMPI_COMM_WORLD_SIZE", num_threads),
+              .host = train::host_name()});
 }
 
 // Earlier versions read it; a run that passed over it would listen at other interfaces.

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,6 +12,7 @@
 #include <string_view>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/process.h"
 
 namespace ashlar {
 
@@ -22,38 +22,48 @@ int64_t launch_attempt() {
 }
 
 std::string to_line(const AgentHello& hello) {
-  return fmt::format("rank {} of {} on {}\n", hello.rank, hello.num_ranks, hello.host);
+  return fmt::format("rank {} of {}, started {}, on {}\n", hello.rank, hello.num_ranks,
+                     hello.start_ticks, hello.host);
 }
 
 AgentHello parse_hello(const std::string& line) {
   AgentHello hello;
   std::array<char, 256> host{};
-  const int read = std::sscanf(line.c_str(), "rank %d of %d on %255s", &hello.rank,
-                               &hello.num_ranks, host.data());
-  ASHLAR_REQUIRE(read == 3 && hello.rank >= 0 && hello.rank < hello.num_ranks, kLaunch,
+  unsigned long ticks = 0;
+  const int read = std::sscanf(line.c_str(), "rank %d of %d, started %lu, on %255s", &hello.rank,
+                               &hello.num_ranks, &ticks, host.data());
+  hello.start_ticks = ticks;
+  ASHLAR_REQUIRE(read == 4 && hello.rank >= 0 && hello.rank < hello.num_ranks, kLaunch,
                  "'{}' came to the launcher's socket; expected the word of a rank", line);
   hello.host = host.data();
   return hello;
 }
 
-void tell_agent(const AgentHello& hello) {
-  const char* path = std::getenv(kAgentVariable);
-  if (!path) return;
+std::optional<sockaddr_un> agent_address(std::string_view name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string_view name(path);
-  ASHLAR_REQUIRE(name.size() < sizeof address.sun_path, kLaunch,
-                 "{} is {}, a path of {} bytes; a socket's has at most {}", kAgentVariable, name,
-                 name.size(), sizeof address.sun_path - 1);
+  if (!name.starts_with('@') || name.size() > sizeof address.sun_path) return std::nullopt;
   name.copy(address.sun_path, name.size());
-  const std::string line = to_line(hello);
+  address.sun_path[0] = '\0';  // an abstract name: in no directory
+  return address;
+}
+
+void tell_agent(const AgentHello& hello) {
+  const char* name = std::getenv(kAgentVariable);
+  if (!name) return;
+  const std::optional<sockaddr_un> address = agent_address(name);
+  ASHLAR_REQUIRE(address, kLaunch, "{} is {}; expected @NAME, as a launcher sets it",
+                 kAgentVariable, name);
+  AgentHello said = hello;
+  if (const auto stat = stat_of_process(getpid())) said.start_ticks = stat->start_ticks;
+  const std::string line = to_line(said);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool said = fd >= 0 &&
-                    connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-                    send(fd, line.data(), line.size(), MSG_NOSIGNAL) == ssize_t(line.size());
+  const bool sent =
+      fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0 &&
+      send(fd, line.data(), line.size(), MSG_NOSIGNAL) == ssize_t(line.size());
   const int error = errno;
   if (fd >= 0) close(fd);
-  ASHLAR_REQUIRE(said, kLaunch,
+  ASHLAR_REQUIRE(sent, kLaunch,
                  "{} is {}, but no launcher can be told there: {}; unset it to start by hand",
                  kAgentVariable, name, strerror(error));
 }

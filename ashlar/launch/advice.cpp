@@ -29,33 +29,38 @@ double lower_median(std::vector<double> values) {
 
 }  // namespace
 
-void MetricsTail::skip() {
+int64_t MetricsTail::size() const {
   const auto info = files_.stat(path_);
-  offset_ = info ? info->size_bytes : 0;
+  return info ? info->size_bytes : 0;
+}
+
+void MetricsTail::skip() {
+  try {
+    offset_ = size();
+  } catch (const Error&) {  // then rows of the past are taken for new ones
+  }
 }
 
 // A start of the run may cut the file; then this goes on at its new end.
 std::vector<Json> MetricsTail::take() {
-  std::vector<Json> rows;
-  const auto info = files_.stat(path_);
-  if (!info || info->size_bytes <= offset_) {
-    offset_ = info ? info->size_bytes : 0;
-    return rows;
-  }
-  std::string text(size_t(std::min(info->size_bytes - offset_, kMostBytes)), '\0');
+  std::string text;
   try {
-    files_.open(path_)->read_at(std::as_writable_bytes(std::span(text)), offset_);
-  } catch (const Error&) {  // it was cut a moment ago
-    return rows;
+    const int64_t bytes = size();
+    text.resize(size_t(std::clamp<int64_t>(bytes - offset_, 0, kMostBytes)));
+    if (text.empty()) offset_ = bytes;
+    if (!text.empty())
+      files_.open(path_)->read_at(std::as_writable_bytes(std::span(text)), offset_);
+  } catch (const Error&) {  // it was cut a moment ago, or the disk does not answer: next time
+    return {};
   }
-  const size_t end = text.rfind('\n');
-  if (end == text.npos) return rows;
-  for (size_t begin = 0, next; begin <= end; begin = next + 1) {
-    next = text.find('\n', begin);
-    Json row = Json::parse(text.substr(begin, next - begin), nullptr, false);
+  std::vector<Json> rows;
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    Json row = Json::parse(text.substr(begin, end - begin), nullptr, false);
     if (row.is_object()) rows.push_back(std::move(row));
   }
-  offset_ += int64_t(end) + 1;
+  const bool too_long = begin == 0 && int64_t(text.size()) == kMostBytes;
+  offset_ += int64_t(too_long ? text.size() : begin);
   return rows;
 }
 

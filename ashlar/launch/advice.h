@@ -33,6 +33,7 @@ class MetricsTail {
   std::vector<Json> take();  // whole rows since the last call; lines that are no JSON are left out
 
  private:
+  int64_t size() const;
   FileSystem& files_;
   const std::string path_;
   int64_t offset_ = 0;
@@ -51,7 +52,7 @@ class StallWatch {
 
 class SlowRanks {
  public:
-  // The pages of all ranks, some 20 times a second.
+  // The pages of all ranks, several times a second.
   std::vector<Advice> add(const std::map<int, PulsePage>& pages);
 
  private:

@@ -17,6 +17,7 @@
 #include <fstream>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/process.h"
 
 namespace ashlar::launch {
 namespace {
@@ -40,8 +41,14 @@ bool is_readable(int fd) {
 
 std::vector<std::string> environment_of_ranks(const AttemptCommand& command) {
   std::vector<std::string> settings;
+  const auto is_set_anew = [&](std::string_view variable) {
+    const std::string_view name = variable.substr(0, variable.find('=') + 1);
+    return std::ranges::any_of(command.variables,
+                               [&](const auto& v) { return v.starts_with(name); });
+  };
   for (char** variable = environ; *variable; ++variable)
-    if (!is_hidden_from_ranks(*variable)) settings.emplace_back(*variable);
+    if (!is_hidden_from_ranks(*variable) && !is_set_anew(*variable))
+      settings.emplace_back(*variable);
   settings.insert(settings.end(), command.variables.begin(), command.variables.end());
   return settings;
 }
@@ -73,42 +80,55 @@ std::string signal_text(int number) {
 }  // namespace
 
 bool is_hidden_from_ranks(std::string_view variable) {
-  constexpr std::array<std::string_view, 9> kPrefixes{
-      "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_APP_", "PMIX_", "PMI_", "PMI2_",
-      "SLURM_",           "MPI_LOCAL",      "ORTE_"};
+  if (variable.starts_with("PMIX_MCA_")) return false;  // a setting of the user
+  constexpr std::array<std::string_view, 11> kPrefixes{"OMPI_COMM_WORLD_",
+                                                       "OMPI_UNIVERSE_",
+                                                       "OMPI_APP_",
+                                                       "OMPI_MCA_orte_",
+                                                       "OMPI_MCA_ess",
+                                                       "ORTE_",
+                                                       "PMIX_",
+                                                       "PMI_",
+                                                       "PMI2_",
+                                                       "SLURM_",
+                                                       "MPI_LOCAL"};
   return std::ranges::any_of(kPrefixes, [&](auto prefix) { return variable.starts_with(prefix); });
 }
 
 Attempt::Attempt(const AttemptCommand& command, RankSocket& socket)
     : socket_(socket), tagged_(command.tagged) {
   const std::vector<std::string> settings = environment_of_ranks(command);
+  const std::vector<char*> arguments = pointers(command.words), variables = pointers(settings);
   std::array<int, 2> ends{};
   ASHLAR_REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0 && pipe2(ends.data(), O_CLOEXEC) == 0,
                  kLaunch, "starting {}: {}", command.words[0], strerror(errno));
+  const pid_t launcher = getpid();
   starter_ = fork();
-  if (starter_ == 0) run_child(command, settings, ends[1]);
+  if (starter_ == 0) run_child(arguments, variables, ends[1], launcher);
+  if (starter_ > 0) starter_fd_ = open_pidfd(starter_);
   const int error = errno;
   close(ends[1]);
   output_ = ends[0];
   fcntl(output_, F_SETFL, O_NONBLOCK);
-  if (starter_ > 0) starter_fd_ = open_pidfd(starter_);
   if (starter_fd_ >= 0) return;
   close(output_);
-  if (starter_ > 0) kill(starter_, SIGKILL);
+  if (starter_ > 0) {
+    kill(starter_, SIGKILL);
+    waitpid(starter_, nullptr, 0);
+  }
   ASHLAR_FAIL(kLaunch, "starting {}: {}", command.words[0], strerror(error));
 }
 
-void Attempt::run_child(const AttemptCommand& command, const std::vector<std::string>& settings,
-                        int output) {
+// Runs between fork and exec: system calls only.
+void Attempt::run_child(const std::vector<char*>& arguments, const std::vector<char*>& variables,
+                        int output, pid_t launcher) {
   const int input = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  signal(SIGINT, SIG_DFL);
-  signal(SIGTERM, SIG_DFL);
+  if (getppid() != launcher) _exit(kExecFailed);  // it died before that took effect
   if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 ||
       dup2(output, STDERR_FILENO) < 0)
     _exit(kExecFailed);
-  const std::vector<char*> arguments = pointers(command.words), variables = pointers(settings);
   execvpe(arguments[0], arguments.data(), variables.data());
   dprintf(STDERR_FILENO, "ashlar: %s cannot be started: %s\n", arguments[0], strerror(errno));
   _exit(kExecFailed);
@@ -142,10 +162,14 @@ Attempt::News Attempt::wait(double seconds) {
 }
 
 void Attempt::join(const JoinedRank& rank, News& news) {
-  const int fd = open_pidfd(rank.pid);
-  if (fd < 0) return;  // it has ended since, which the starter reports
   const int number = rank.hello.rank;
-  if (pidfds_.contains(number)) close(pidfds_[number]);
+  if (pidfds_.contains(number)) return;  // a stranger: that rank lives
+  const int fd = open_pidfd(rank.pid);
+  const auto stat = stat_of_process(rank.pid);
+  if (fd < 0 || !stat || stat->start_ticks != rank.hello.start_ticks) {
+    if (fd >= 0) close(fd);
+    return;  // it has ended since, which the starter reports
+  }
   pidfds_[number] = fd;
   pids_[number] = rank.pid;
   host_ = rank.hello.host;
@@ -168,10 +192,12 @@ void Attempt::look_at_ranks(News& news) {
   }
 }
 
-// All that is in the pipe at this moment: after the starter's end, all that it printed.
+// Reads all that is in the pipe once the starter has ended, and before that a bounded part of it: a
+// rank may print faster than this reads.
 void Attempt::read_output(News& news) {
+  constexpr int kReads = 16;
   std::array<char, 1 << 16> bytes{};
-  while (output_ >= 0) {
+  for (int reads = 0; output_ >= 0 && (reaped_ || reads < kReads); ++reads) {
     const ssize_t count = read(output_, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count == 0) {

@@ -55,8 +55,9 @@ class Attempt {
   const std::string& host() const { return host_; }
 
  private:
-  [[noreturn]] void run_child(const AttemptCommand& command,
-                              const std::vector<std::string>& settings, int output);
+  [[noreturn]] static void run_child(const std::vector<char*>& arguments,
+                                     const std::vector<char*>& variables, int output,
+                                     pid_t launcher);
   void join(const JoinedRank& rank, News& news);
   void read_output(News& news);
   void take_line(std::string_view line, News& news);

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kSignalBase = 128;  // a shell's exit code of a signal is above it
 constexpr int kHangExitCode = 20;
+constexpr int kExecFailedCode = 127;  // there is no such program, as mpirun
 
 bool exits_with(const Evidence& seen, std::initializer_list<int> codes) {
   return seen.kind == EvidenceKind::kExit && std::ranges::find(codes, seen.value) != codes.end();
@@ -50,10 +51,11 @@ constexpr std::array kCauseRows{
              [](const Evidence& e) { return e.kind == kOutOfMemory; }},
     CauseRow{FaultClass::kMemory, 1.0, kStop,
              [](const Evidence& e) { return exits_with(e, ErrorKind::kMemory); }},
-    CauseRow{FaultClass::kConfiguration, 1.0, kStop,
-             [](const Evidence& e) {
-               return exits_with(e, {int(ErrorKind::kConfig), int(ErrorKind::kLaunch)});
-             }},
+    CauseRow{
+        FaultClass::kConfiguration, 1.0, kStop,
+        [](const Evidence& e) {
+          return exits_with(e, {int(ErrorKind::kConfig), int(ErrorKind::kLaunch), kExecFailedCode});
+        }},
     CauseRow{FaultClass::kMismatch, 1.0, kStop,
              [](const Evidence& e) {
                return e.kind == kDisagree || (exits_with(e, ErrorKind::kComm) &&
@@ -91,7 +93,7 @@ constexpr std::array kCauseRows{
 int code_of(FaultClass fault, const Evidence& seen) {
   switch (seen.kind) {
     case kExit:
-      return seen.value;
+      return seen.value == kExecFailedCode ? int(ErrorKind::kLaunch) : seen.value;
     case kSignal:
       return fault == FaultClass::kPreempted ? int(ErrorKind::kPreempted)
                                              : kSignalBase + seen.value;
@@ -138,6 +140,7 @@ Cause classify(std::span<const Evidence> evidence) {
         cause.fault = row.fault;
         cause.confidence = row.confidence;
         cause.remedy = row.remedy;
+        cause.kind = seen.kind;
         cause.rank = seen.rank;
         cause.exit_code = code_of(row.fault, seen);
         cause.text = seen.text;

@@ -60,9 +60,10 @@ struct Cause {
   FaultClass fault = FaultClass::kUnknown;
   double confidence = 0;
   Remedy remedy;
+  EvidenceKind kind = EvidenceKind::kExit;  // of the evidence that decided; so are rank and text
   int rank = -1;
   int exit_code = 0;  // of the launcher, if it stops for this
-  std::string text;   // of the evidence that decided
+  std::string text;
   std::vector<Evidence> evidence;
 
   // The same text for two ends that differ in numbers only: "crash: ashlar: internal error: ...".

@@ -21,7 +21,7 @@ class EventLog {
  public:
   EventLog(FileSystem& files, const std::string& path, Log& log);
   // A failure is a warning, once: the run goes on.
-  void add(const char* event, int attempt, const Ordered& members);
+  void add(const char* event, int attempt, const Ordered& members = Ordered::object());
 
  private:
   Log& log_;

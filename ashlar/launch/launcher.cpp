@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -28,7 +29,9 @@
 namespace ashlar::launch {
 namespace {
 
-constexpr double kLookEvery_s = 0.05, kMetricsEvery_s = 1;
+constexpr int kStartFailed = 71;  // EX_OSERR, of class unknown
+// The ends of processes wake the launcher at once; these are for all else.
+constexpr double kWaitEvery_s = 0.02, kWatchEvery_s = 0.2, kMetricsEvery_s = 1;
 
 double now_s() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -83,16 +86,35 @@ CommittedSteps steps_in(FileSystem& files, const std::string& root) {
   return steps;
 }
 
+// Whether the evidence is about the process of one rank, and its text does not name that rank.
+bool says_rank(EvidenceKind kind) {
+  return kind == EvidenceKind::kExit || kind == EvidenceKind::kSignal;
+}
+
+// Living processes of this run on this machine that a launcher started.
+std::vector<int64_t> launched_processes(const std::string& run_directory) {
+  std::vector<int64_t> processes;
+  try {
+    for (const auto& [rank, page] : read_pulse(run_directory))
+      if (page.attempt > 0 && is_alive(page)) processes.push_back(page.process);
+  } catch (const Error&) {  // another user's pages: Watch warns
+  }
+  return processes;
+}
+
 class Launcher {
  public:
   Launcher(const LaunchPlan& plan, FileSystem& files, Log& log);
-  int run();
+  LaunchResult run();
 
  private:
+  void end_older_ranks();
   void look(double now);
   void take(const Attempt::News& news, double now);
   void watch(double now);
   void try_fence(double now);
+  void end_fence(double now);
+  CommittedSteps steps_now();
   void send(const MachineEvent& event, double now);
   void act(const LaunchAction& action, double now);
   void start(const LaunchAction& action, double now);
@@ -113,6 +135,7 @@ class Launcher {
   RankSocket socket_;
   RankLog rank_log_;
   EventLog events_;
+  CommittedSteps steps_;
   Machine machine_;
   Watch watch_;
   Goodput goodput_;
@@ -126,9 +149,9 @@ class Launcher {
   int64_t kills_ = 0;      // for lack of memory, before this attempt
   double trouble_s_ = 0;   // when this attempt's end began to show; 0: it has not
   double reported_s_ = 0;  // when the last fault was named; 0: there was none
-  double read_metrics_s_ = 0;
+  double watched_s_ = 0, read_metrics_s_ = 0;
   bool asked_ = false, fencing_ = false;
-  int exit_code_ = 0;
+  LaunchResult result_;
 };
 
 Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
@@ -139,17 +162,38 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       lock_(join(directory_, "lock")),
       rank_log_(files, directory_, log, unix_now_s),
       events_(files, join(directory_, "events.jsonl"), log),
-      machine_(plan.limits, next_attempt(files, join(directory_, "ranks")),
-               steps_in(files, plan.checkpoints)),
-      watch_(plan.run_directory, plan.limits.hang_s),
+      steps_(steps_in(files, plan.checkpoints)),
+      machine_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_),
+      watch_(plan.run_directory, plan.limits.hang_s, log),
       goodput_(now_s()),
       metrics_(files, join(plan.run_directory, "metrics.jsonl")) {}
 
-int Launcher::run() {
+LaunchResult Launcher::run() {
+  end_older_ranks();
   while (machine_.phase() != LaunchPhase::kStop) look(now_s());
   attempt_.reset();
-  remove_pulse(plan_.run_directory);
-  return exit_code_;
+  try {
+    remove_pulse(plan_.run_directory);
+  } catch (const Error& error) {
+    log_.warn("the pulse of the ranks is not removed: {}", error.what());
+  }
+  return result_;
+}
+
+// Waits for the ranks of a launcher that was killed, which save and end, and then kills them: they
+// hold the lease of the checkpoints.
+void Launcher::end_older_ranks() {
+  constexpr double kPatience_s = 60;
+  const double begin = now_s();
+  for (bool told = false; !StopSignals::requested();) {
+    const std::vector<int64_t> older = launched_processes(plan_.run_directory);
+    if (older.empty()) return;
+    if (!std::exchange(told, true))
+      tell(fmt::format("waits for process {} of an earlier launch", older.front()));
+    if (now_s() - begin > kPatience_s)
+      for (const int64_t pid : older) kill(pid_t(pid), SIGKILL);
+    std::this_thread::sleep_for(std::chrono::duration<double>(kWatchEvery_s));
+  }
 }
 
 void Launcher::look(double now) {
@@ -160,14 +204,15 @@ void Launcher::look(double now) {
   }
   if (!attempt_) {
     send({EventKind::kTick}, now);
+    rank_log_.flush();
     if (!attempt_ && machine_.phase() != LaunchPhase::kStop)
-      std::this_thread::sleep_for(std::chrono::duration<double>(kLookEvery_s));
+      std::this_thread::sleep_for(std::chrono::duration<double>(kWaitEvery_s));
     return;
   }
-  take(attempt_->wait(kLookEvery_s), now_s());
+  take(attempt_->wait(fencing_ ? kWaitEvery_s : kWatchEvery_s), now_s());
   if (fencing_)
     try_fence(now_s());
-  else
+  else if (now_s() - watched_s_ >= kWatchEvery_s && machine_.phase() != LaunchPhase::kClassify)
     watch(now_s());
   rank_log_.flush();
   send({EventKind::kTick}, now_s());
@@ -191,6 +236,7 @@ void Launcher::take(const Attempt::News& news, double now) {
 }
 
 void Launcher::watch(double now) {
+  watched_s_ = now;
   sight_ = watch_.look(attempt_->ranks(), now);
   for (const auto& [rank, page] : sight_.pages) reached_ = std::max(reached_, page.step);
   see_first_step(now);
@@ -230,12 +276,23 @@ void Launcher::try_fence(double now) {
   if (!attempt_->fence()) return;
   for (const OutputLine& line : attempt_->wait(0).lines) rank_log_.add(line, attempt_->host());
   attempt_.reset();
+  end_fence(now);
+}
+
+void Launcher::end_fence(double now) {
   fencing_ = false;
-  events_.add("fence", machine_.attempt(), {});
-  send({.kind = EventKind::kFenced,
-        .attempt = machine_.attempt(),
-        .steps = steps_in(files_, plan_.checkpoints)},
-       now);
+  events_.add("fence", machine_.attempt());
+  send({.kind = EventKind::kFenced, .attempt = machine_.attempt(), .steps = steps_now()}, now);
+}
+
+// Steps as of now, or of the last look if the directory cannot be read.
+CommittedSteps Launcher::steps_now() {
+  try {
+    steps_ = steps_in(files_, plan_.checkpoints);
+  } catch (const Error& error) {
+    log_.warn("the steps of the run are not seen: {}", error.what());
+  }
+  return steps_;
 }
 
 void Launcher::send(const MachineEvent& event, double now) {
@@ -263,10 +320,9 @@ void Launcher::act(const LaunchAction& action, double now) {
 
 void Launcher::start(const LaunchAction& action, double now) {
   AttemptCommand command = plan_.command(action.from_step);
-  command.variables.push_back(fmt::format("{}={}", kAgentVariable, socket_.path()));
+  command.variables.push_back(fmt::format("{}={}", kAgentVariable, socket_.name()));
   command.variables.push_back(fmt::format("{}={}", kAttemptVariable, action.attempt));
   rank_log_.begin(action.attempt);
-  files_.make_directories(fmt::format("{}/ranks/{}", directory_, action.attempt));
   kills_ = memory_kills();
   furthest_ = std::max(furthest_, reached_);
   reached_ = 0;
@@ -278,7 +334,13 @@ void Launcher::start(const LaunchAction& action, double now) {
   Ordered members = Ordered::object();
   if (action.from_step) members["step"] = *action.from_step;
   events_.add("start", action.attempt, members);
-  attempt_ = std::make_unique<Attempt>(command, socket_);
+  try {
+    attempt_ = std::make_unique<Attempt>(command, socket_);
+  } catch (const Error& error) {  // no process is left: the machine may lack them for a while
+    send({EventKind::kEnded, action.attempt, {EvidenceKind::kExit, -1, kStartFailed, error.what()}},
+         now);
+    end_fence(now);
+  }
 }
 
 // Two of the three lines of a fault: what, and why the launcher thinks so.
@@ -287,7 +349,7 @@ void Launcher::report(double now) {
   const double detect_s = trouble_s_ > 0 ? std::max(0.0, now - trouble_s_) : 0.0;
   goodput_.move_to_detect(detect_s);
   reported_s_ = now;
-  const bool by_rank = cause.rank >= 0 && cause.evidence.back().kind <= EvidenceKind::kGone;
+  const bool by_rank = cause.rank >= 0 && says_rank(cause.kind);
   std::string where;
   if (const auto page = sight_.pages.find(cause.rank); by_rank && page != sight_.pages.end())
     where = fmt::format(", after step {} in {}", page->second.step, place_text(page->second));
@@ -304,8 +366,7 @@ void Launcher::report(double now) {
 }
 
 void Launcher::decide(const LaunchAction& action) {
-  const CommittedSteps steps = steps_in(files_, plan_.checkpoints);
-  const int64_t from = action.from_step.value_or(std::max<int64_t>(0, steps.newest));
+  const int64_t from = action.from_step.value_or(std::max<int64_t>(0, steps_.newest));
   const int64_t lost = std::max<int64_t>(0, reached_ - from);
   tell(fmt::format("action: {} ({} steps lost)", action.text, lost));
   events_.add("action", action.attempt,
@@ -313,16 +374,15 @@ void Launcher::decide(const LaunchAction& action) {
 }
 
 void Launcher::stop(const LaunchAction& action) {
-  exit_code_ = action.exit_code;
-  if (!action.text.empty())
-    tell(fmt::format("action: stop with code {}: {}", exit_code_, action.text));
+  result_ = {action.exit_code, action.text};
+  if (!action.text.empty()) tell(fmt::format("action: stop with code {}", action.exit_code));
   goodput_.charge(class_now(), now_s());
   tell(goodput_.text());
   Ordered classes = Ordered::object();
   for (int i = 0; i < kNumTimeClasses; ++i)
     classes[name_of(TimeClass(i))] = goodput_.seconds(TimeClass(i));
   events_.add("stop", action.attempt,
-              {{"code", exit_code_},
+              {{"code", action.exit_code},
                {"action", action.text},
                {"wall_s", goodput_.wall_s()},
                {"ettr", goodput_.ettr()},
@@ -364,7 +424,7 @@ TimeClass Launcher::class_now() const {
 
 }  // namespace
 
-int run_launch(const LaunchPlan& plan, FileSystem& files, Log& log) {
+LaunchResult run_launch(const LaunchPlan& plan, FileSystem& files, Log& log) {
   return Launcher(plan, files, log).run();
 }
 

@@ -25,7 +25,10 @@ struct LaunchPlan {
   std::function<AttemptCommand(std::optional<int64_t> from_step)> command;
 };
 
-// Returns the exit code: 0, that of the cause, or kSpentExitCode.
-int run_launch(const LaunchPlan& plan, FileSystem& files, Log& log);
+struct LaunchResult {
+  int exit_code = 0;   // 0, that of the cause, or kSpentExitCode
+  std::string reason;  // why it gave up; "": it did not
+};
+LaunchResult run_launch(const LaunchPlan& plan, FileSystem& files, Log& log);
 
 }  // namespace ashlar::launch

@@ -128,8 +128,11 @@ void Machine::see(const Evidence& evidence, double now, Actions& actions) {
 
 void Machine::judge(double now, Actions& actions) {
   cause_ = classify(evidence_);
-  ++num_faults_;
-  actions.push_back({.kind = ActionKind::kReport, .attempt = attempt_});
+  const bool as_asked = drained_ && cause_->fault == FaultClass::kPreempted;
+  if (!as_asked) {
+    ++num_faults_;
+    actions.push_back({.kind = ActionKind::kReport, .attempt = attempt_});
+  }
   fence(now, actions);
 }
 

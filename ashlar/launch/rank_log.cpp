@@ -40,11 +40,11 @@ RankLog::RankLog(FileSystem& files, std::string directory, Log& console,
       clock_(std::move(clock)) {}
 
 RankLog::~RankLog() {
-  for (const Held& held : held_) write_held(held);
+  write_all();
 }
 
 void RankLog::begin(int attempt) {
-  for (const Held& held : std::exchange(held_, {})) write_held(held);
+  write_all();
   attempt_ = attempt;
   std::erase_if(open_,
                 [&](const auto& file) { return file.first.find("/ranks/") != std::string::npos; });
@@ -74,7 +74,12 @@ void RankLog::flush() {
   held_.erase(held_.begin(), fresh);
 }
 
+void RankLog::write_all() {
+  for (const Held& held : std::exchange(held_, {})) write_held(held);
+}
+
 void RankLog::note(const std::string& text) {
+  write_all();
   append(directory_ + "/log",
          fmt::format("{} {} launcher: {}", time_text(clock_()), attempt_, printable(text)));
 }

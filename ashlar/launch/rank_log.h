@@ -35,8 +35,9 @@ class RankLog {
 
   void begin(int attempt);
   void add(const OutputLine& line, const std::string& host);
-  void flush();                        // writes what has been held for kFold_s
-  void note(const std::string& text);  // a line of the launcher itself, for the file alone
+  void flush();  // writes what has been held for kFold_s
+  // A line of the launcher itself, for the file alone, after all lines before it.
+  void note(const std::string& text);
 
  private:
   struct Held {
@@ -44,6 +45,7 @@ class RankLog {
     std::string host, text;
     std::set<int> ranks;
   };
+  void write_all();
   void write_held(const Held& held);
   void append(const std::string& path, const std::string& line);
 

@@ -1,15 +1,14 @@
 #include "ashlar/launch/rank_socket.h"
 
 #include <fmt/core.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include "ashlar/core/error.h"
 
@@ -18,13 +17,6 @@ namespace {
 
 // A rank sends its line as soon as it has connected.
 constexpr timeval kHelloPatience{.tv_sec = 1, .tv_usec = 0};
-
-void require_socket(bool condition, const std::string& path) {
-  ASHLAR_REQUIRE(condition, kLaunch,
-                 "{}: a socket for the ranks cannot be made there: {}; choose another TMPDIR, with "
-                 "a short path",
-                 path, strerror(errno));
-}
 
 std::string receive_line(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kHelloPatience, sizeof kHelloPatience);
@@ -36,33 +28,21 @@ std::string receive_line(int fd) {
 }  // namespace
 
 RankSocket::RankSocket() {
-  const char* temporary = getenv("TMPDIR");
-  directory_ = fmt::format("{}/ashlar-launch-XXXXXX", temporary ? temporary : "/tmp");
-  require_socket(mkdtemp(directory_.data()) != nullptr, directory_);
-  path_ = directory_ + "/agent";
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path_.size() < sizeof address.sun_path)
-    path_.copy(address.sun_path, path_.size());
-  else
-    errno = ENAMETOOLONG;
-  const bool fits = address.sun_path[0] != '\0';
-  if (fits) fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  const bool listens = fd_ >= 0 &&
-                       bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-                       listen(fd_, SOMAXCONN) == 0;
+  std::random_device random;
+  name_ = fmt::format("@ashlar-launch-{}-{:08x}{:08x}", getpid(), random(), random());
+  const sockaddr_un address = *agent_address(name_);
+  fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const bool listens =
+      fd_ >= 0 && bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      listen(fd_, SOMAXCONN) == 0;
   if (listens) return;
   const int error = errno;
   if (fd_ >= 0) close(fd_);
-  rmdir(directory_.c_str());
-  errno = error;
-  require_socket(false, path_);
+  ASHLAR_FAIL(kLaunch, "no Unix socket for the ranks can be made: {}", strerror(error));
 }
 
 RankSocket::~RankSocket() {
   close(fd_);
-  unlink(path_.c_str());
-  rmdir(directory_.c_str());
 }
 
 std::optional<JoinedRank> RankSocket::accept() {

@@ -1,7 +1,7 @@
 // The socket at which ranks tell the launcher who they are (core/agent.h).
 //
-// It lies in a directory that only this user may enter, and a process of another user is refused.
-// The number of a process comes from the kernel, not from the process.
+// Its name is abstract, in no directory, and ends with the launcher.  A process of another user is
+// refused.  The number of a process comes from the kernel, not from the process.
 #pragma once
 
 #include <sys/types.h>
@@ -25,13 +25,13 @@ class RankSocket {
   RankSocket(const RankSocket&) = delete;
   RankSocket& operator=(const RankSocket&) = delete;
 
-  const std::string& path() const { return path_; }
-  int fd() const { return fd_; }  // readable when somebody has come
+  const std::string& name() const { return name_; }  // for kAgentVariable
+  int fd() const { return fd_; }                     // readable when somebody has come
   // The next who came; nullopt: nobody, or somebody who did not say what a rank says.
   std::optional<JoinedRank> accept();
 
  private:
-  std::string directory_, path_;
+  std::string name_;
   int fd_ = -1;
 };
 

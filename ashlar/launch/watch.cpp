@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "ashlar/core/error.h"
 #include "ashlar/core/process.h"
 #include "ashlar/core/pulse_hang.h"
 
@@ -29,7 +30,23 @@ EvidenceKind kind_of(PulseHang::Kind kind) {
   return EvidenceKind::kSilent;
 }
 
+// The bytes that a process has read and written, through the cache or past it.
+int64_t bytes_moved(int64_t pid) {
+  std::ifstream counters(fmt::format("/proc/{}/io", pid));
+  int64_t bytes = 0, count = 0;
+  for (std::string name; counters >> name >> count;)
+    if (name == "rchar:" || name == "wchar:" || name == "read_bytes:" || name == "write_bytes:")
+      bytes += count;
+  return bytes;
+}
+
 }  // namespace
+
+bool is_at_files(PulsePlace place) {
+  return place == PulsePlace::kStart || place == PulsePlace::kLoad ||
+         place == PulsePlace::kSaveCopy || place == PulsePlace::kSaveWait ||
+         place == PulsePlace::kEnd;
+}
 
 void SilenceLimit::add(PulsePlace place, double silence_s) {
   std::vector<double>& ring = silences_[size_t(place)];
@@ -42,7 +59,7 @@ void SilenceLimit::add(PulsePlace place, double silence_s) {
 }
 
 double SilenceLimit::limit_s(PulsePlace place, bool stepped) const {
-  if (!stepped && (place == PulsePlace::kStart || place == PulsePlace::kLoad)) return kMost_s;
+  if (is_at_files(place)) return std::max(hang_s_, kMost_s);
   const double least_s = stepped ? hang_s_ : std::max(hang_s_, kFirstStep_s);
   std::vector<double> sorted = silences_[size_t(place)];
   if (sorted.empty()) return least_s;
@@ -51,8 +68,8 @@ double SilenceLimit::limit_s(PulsePlace place, bool stepped) const {
   return std::clamp(kFactor * *high, least_s, std::max(least_s, kMost_s));
 }
 
-Watch::Watch(std::string run_directory, double hang_s)
-    : run_directory_(std::move(run_directory)), limit_(hang_s) {}
+Watch::Watch(std::string run_directory, double hang_s, Log& log)
+    : run_directory_(std::move(run_directory)), log_(log), limit_(hang_s) {}
 
 void Watch::begin(double now) {
   heard_ = looked_ = now;
@@ -67,16 +84,41 @@ Watch::Sight Watch::look(const std::map<int, pid_t>& ranks, double now) {
     stopped_since_.clear();
   }
   Sight sight;
-  for (auto& [rank, page] : read_pulse(run_directory_)) {
-    const bool ours = std::ranges::any_of(
-        ranks, [&](const auto& process) { return process.second == page.process; });
-    if (ours) sight.pages.emplace(rank, std::move(page));
-  }
+  sight.pages = pages_of(ranks);
   sight.fault = find_stopped(ranks, now);
   const std::optional<Evidence> silence = find_silence(sight, now);
   sight.silence_s = double(pulse_now_ns() - std::max(moved_ns_, resumed_ns_)) * 1e-9;
   if (!sight.fault) sight.fault = silence;
   return sight;
+}
+
+std::map<int, PulsePage> Watch::pages_of(const std::map<int, pid_t>& ranks) {
+  std::map<int, PulsePage> ours;
+  try {
+    for (auto& [rank, page] : read_pulse(run_directory_)) {
+      const bool known = std::ranges::any_of(
+          ranks, [&](const auto& process) { return process.second == page.process; });
+      if (known) ours.emplace(rank, std::move(page));
+    }
+  } catch (const Error& error) {
+    if (!std::exchange(warned_, true))
+      log_.warn("the pulse of the ranks is not seen: {}", error.what());
+  }
+  return ours;
+}
+
+// When any rank last gave a sign of life that counts at its place.
+int64_t Watch::last_sign_ns(const std::map<int, PulsePage>& pages) {
+  int64_t sign_ns = 0, bytes = 0;
+  bool at_files = false;
+  for (const auto& [rank, page] : pages) {
+    const bool files = is_at_files(page.place);
+    sign_ns = std::max(sign_ns, files ? page.changed_ns : page.moved_ns());
+    at_files = at_files || files;
+    if (files) bytes += bytes_moved(page.process);
+  }
+  if (at_files && bytes != std::exchange(moved_bytes_, bytes)) sign_ns = pulse_now_ns();
+  return sign_ns;
 }
 
 std::optional<Evidence> Watch::find_stopped(const std::map<int, pid_t>& ranks, double now) {
@@ -102,12 +144,12 @@ std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
         EvidenceKind::kSilent, -1, 0,
         fmt::format("no rank has a pulse, nor has printed a line for {:.0f} s", now - heard_)};
   }
-  const auto latest = std::ranges::max_element(
-      sight.pages, {}, [](const auto& page) { return page.second.moved_ns(); });
-  const int64_t moved_ns = latest->second.moved_ns();
-  if (moved_ns > moved_ns_) {
-    if (moved_ns_ > 0) limit_.add(place_, double(moved_ns - moved_ns_) * 1e-9);
-    moved_ns_ = moved_ns;
+  const int64_t sign_ns = last_sign_ns(sight.pages);
+  if (sign_ns > moved_ns_) {
+    if (moved_ns_ > 0) limit_.add(place_, double(sign_ns - moved_ns_) * 1e-9);
+    moved_ns_ = sign_ns;
+    const auto latest = std::ranges::max_element(
+        sight.pages, {}, [](const auto& page) { return page.second.changed_ns; });
     place_ = latest->second.place;
     return std::nullopt;
   }
@@ -115,7 +157,10 @@ std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
       std::ranges::all_of(sight.pages, [](const auto& page) { return page.second.steps_here > 0; });
   const int64_t now_ns = pulse_now_ns();
   const double silence_s = double(now_ns - std::max(moved_ns_, resumed_ns_)) * 1e-9;
-  if (silence_s < limit_.limit_s(place_, stepped)) return std::nullopt;
+  const auto at_files = std::ranges::find_if(
+      sight.pages, [](const auto& page) { return is_at_files(page.second.place); });
+  const PulsePlace place = at_files == sight.pages.end() ? place_ : at_files->second.place;
+  if (silence_s < limit_.limit_s(place, stepped)) return std::nullopt;
   const PulseHang hang = find_hang(sight.pages);
   const int rank = hang.ranks.empty() ? -1 : hang.ranks.front();
   std::string text = describe(hang, sight.pages, now_ns);

@@ -1,11 +1,15 @@
 // The signs of life of running ranks: their pulse pages and their states in /proc.
 //
-// Stopped  a process has been in state T for kStopped_s: somebody suspended it.
-// Hang     no page has changed for longer than the place of the last change ever takes:
-//          8 times the 99th percentile of its last 200 silences, at least launch.hang_s, at most
-//          300 s; at least 120 s during a first step, and 300 s before.  Where no rank has a page,
-//          as with a full /dev/shm, lines count instead.
-// A launcher that was suspended itself begins to watch anew.
+// Suspended  a process has been in state T for kStopped_s.
+// Hang       no page has changed for longer than the place of the last change ever takes: 8 times
+//            the 99th percentile of its last 200 silences, at least launch.hang_s, at most 300 s,
+//            and at least 120 s during a first step.
+// Files      a rank that starts, loads, saves or ends may wait for a disk: there the bytes that
+//            its process moves (/proc/PID/io) are the sign of life, not its operations, which go
+//            on while a thread of it hangs; and the limit is 300 s.
+// No pages   as with a full /dev/shm, or another user's directory there: lines count instead.
+// A limit of 300 s is launch.hang_s if that is more.  A launcher that was suspended itself begins to
+// watch anew.
 #pragma once
 
 #include <sys/types.h>
@@ -17,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/core/log.h"
 #include "ashlar/core/pulse.h"
 #include "ashlar/launch/cause.h"
 
@@ -39,7 +44,7 @@ class SilenceLimit {
 class Watch {
  public:
   static constexpr double kStopped_s = 3;
-  Watch(std::string run_directory, double hang_s);
+  Watch(std::string run_directory, double hang_s, Log& log);
 
   void begin(double now);                  // an attempt starts
   void hear(double now) { heard_ = now; }  // a rank printed a line
@@ -53,15 +58,23 @@ class Watch {
 
  private:
   std::optional<Evidence> find_stopped(const std::map<int, pid_t>& ranks, double now);
+  std::map<int, PulsePage> pages_of(const std::map<int, pid_t>& ranks);
+  int64_t last_sign_ns(const std::map<int, PulsePage>& pages);
   std::optional<Evidence> find_silence(const Sight& sight, double now);
 
   const std::string run_directory_;
+  Log& log_;
+  bool warned_ = false;
   SilenceLimit limit_;
   double heard_ = 0, looked_ = 0;
   int64_t moved_ns_ = 0, resumed_ns_ = 0;
+  int64_t moved_bytes_ = 0;                // of the ranks' processes, at the last look
   PulsePlace place_ = PulsePlace::kStart;  // of the last change
   std::map<int, double> stopped_since_;
 };
+
+// Whether a rank at this place works with files.
+bool is_at_files(PulsePlace place);
 
 // Kills for lack of memory so far in this process's control group; 0 if the kernel does not say.
 int64_t memory_kills();

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <fstream>
@@ -71,15 +73,20 @@ void expect_same_end(const Scratch& scratch, int64_t step) {
   EXPECT_TRUE(tensors_of(scratch / "run", step) == tensors_of(scratch / "calm", step));
 }
 
-// Hurts the run once it has saved step 40, and lets it come to its end.
-Result run_and_hurt(const Scratch& scratch, const std::vector<std::string>& args,
-                    const std::string& setting, int signal) {
-  Program program(scratch.path(), args);
+// Waits until the run has saved step 40; the process with that setting.
+pid_t victim_of(const Scratch& scratch, Program& program, const std::string& setting) {
   EXPECT_TRUE(comes(
       60, [&] { return fs::exists(step_directory(scratch / "run", 40)) || !program.running(); }));
   const pid_t victim = process_in(scratch.path(), setting);
   EXPECT_GT(victim, 0);
-  if (victim > 0) kill(victim, signal);
+  return victim;
+}
+
+// Hurts the run, and lets it come to its end.
+Result run_and_hurt(const Scratch& scratch, const std::vector<std::string>& args,
+                    const std::string& setting, int signal) {
+  Program program(scratch.path(), args);
+  if (const pid_t victim = victim_of(scratch, program, setting); victim > 0) kill(victim, signal);
   return program.wait();
 }
 
@@ -188,6 +195,30 @@ TEST(LaunchFaults, ASuspendedRankIsNamedAndReplaced) {
   EXPECT_EQ(fault["class"], "hang");
   EXPECT_EQ(fault["rank"], 1);
   EXPECT_LT(fault["detect_s"].get<double>(), 5.0);
+}
+
+// A debugger holds the thread of a rank: to all others it looks as if it computed for ever.
+TEST(LaunchFaults, AHangIsNamedWithRankPlaceAndCollective) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  Program program(scratch.path(), launch_args("run", 2, {"train.steps=120", "launch.hang_s=2"}));
+  const pid_t victim = victim_of(scratch, program, "OMPI_COMM_WORLD_RANK=1");
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, victim, nullptr, nullptr), 0);
+  ASSERT_EQ(ptrace(PTRACE_INTERRUPT, victim, nullptr, nullptr), 0);
+  int status = 0;
+  EXPECT_TRUE(comes(60, [&] {  // also takes the news of its death, for which its parent waits
+    waitpid(victim, &status, WNOHANG | __WALL);
+    return !program.running();
+  }));
+  const Result result = program.wait();
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.err, "fault 1: rank 1 did not come to ")) << result.err;
+  EXPECT_TRUE(contains(result.err, "rank 1 is in state t")) << result.err;
+  EXPECT_TRUE(contains(result.err, "rank 0 waits")) << result.err;
+  const auto fault = events_of(scratch / "run", "fault").at(0);
+  EXPECT_EQ(fault["class"], "hang");
+  EXPECT_EQ(fault["rank"], 1);
+  EXPECT_LT(fault["detect_s"].get<double>(), 4.0);
 }
 
 }  // namespace

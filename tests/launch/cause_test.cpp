@@ -31,6 +31,7 @@ TEST(Cause, OfEveryKindOfEnd) {
       {{signal_of(SIGTERM)}, FaultClass::kPreempted, false, 27},
       {{exit_of(2)}, FaultClass::kConfiguration, false, 2},
       {{exit_of(64)}, FaultClass::kConfiguration, false, 64},
+      {{exit_of(127)}, FaultClass::kConfiguration, false, 64},
       {{exit_of(22)}, FaultClass::kMemory, false, 22},
       {{exit_of(23)}, FaultClass::kNumeric, false, 23},
       {{exit_of(24)}, FaultClass::kData, true, 24},

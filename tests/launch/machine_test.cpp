@@ -198,6 +198,7 @@ TEST(Machine, DrainsWhenAskedToStop) {
   story.ask_to_stop();
   EXPECT_EQ(story.actions.size(), 2u) << "the second signal changes nothing";
   story.fail(EvidenceKind::kExit, 27);
+  EXPECT_EQ(story.machine.faults(), 0) << "an end that was asked for is no fault";
   EXPECT_EQ(story.last().kind, ActionKind::kStop);
   EXPECT_EQ(story.last().exit_code, 27);
 

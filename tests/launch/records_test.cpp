@@ -119,6 +119,8 @@ TEST(SilenceLimit, FollowsTheLastSilencesOfAPlace) {
   EXPECT_EQ(limit.limit_s(PulsePlace::kForward, true), 10);
   EXPECT_EQ(limit.limit_s(PulsePlace::kForward, false), 120) << "the first step";
   EXPECT_EQ(limit.limit_s(PulsePlace::kLoad, false), 300);
+  EXPECT_EQ(limit.limit_s(PulsePlace::kSaveWait, true), 300);
+  EXPECT_EQ(SilenceLimit(900).limit_s(PulsePlace::kLoad, false), 900) << "the key";
   for (int i = 0; i < 200; ++i) limit.add(PulsePlace::kEvaluate, i < 190 ? 0.1 : 5);
   EXPECT_EQ(limit.limit_s(PulsePlace::kEvaluate, true), 40);
   EXPECT_EQ(limit.limit_s(PulsePlace::kForward, true), 10) << "another place";

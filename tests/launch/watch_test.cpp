@@ -1,0 +1,102 @@
+#include "ashlar/launch/watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ashlar/core/clock.h"
+#include "ashlar/core/process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ashlar::launch {
+namespace {
+
+using testing_support::TemporaryDirectory;
+
+// Two ranks of this process after their first step; rank 0 waits in a collective for rank 1.
+TEST(Watch, NamesTheRankThatDoesNotCome) {
+  const TemporaryDirectory run;
+  PulseWriter zero(run.path(), {0, 2}), one(run.path(), {1, 2});
+  for (PulseWriter* rank : {&zero, &one}) {
+    rank->set_step(3);
+    rank->step_ended(4);
+    rank->add_group(1, "dp", 2);
+    rank->enter(PulsePlace::kBackward, 12, 0);
+  }
+  zero.waits_for(zero.post({.group = 0, .number = 7, .op = "reduce_scatter", .label = "grads"}));
+  Log log([](std::string_view) {});
+  Watch watch(run.path(), 0.05, log);
+  const std::map<int, pid_t> ranks{{0, getpid()}, {1, getpid()}};
+  watch.begin(0);
+  const auto begin = Clock::now();
+  Watch::Sight sight;
+  while (!sight.fault && seconds_since(begin) < 20) sight = watch.look(ranks, 0);
+  ASSERT_TRUE(sight.fault);
+  EXPECT_GE(seconds_since(begin), 0.04);
+  EXPECT_EQ(sight.fault->kind, EvidenceKind::kMissing);
+  EXPECT_EQ(sight.fault->rank, 1);
+  EXPECT_TRUE(sight.fault->text.starts_with("rank 1 did not come to reduce_scatter 'grads'"))
+      << sight.fault->text;
+  EXPECT_NE(sight.fault->text.find("backward of block 12"), std::string::npos);
+  EXPECT_NE(sight.fault->text.find("rank 1 is in state "), std::string::npos);
+  EXPECT_TRUE(watch.look({{0, 1}}, 0).pages.empty()) << "pages of other processes are not read";
+}
+
+// A rank that saves gives no sign of its own; the disk may take minutes.
+TEST(Watch, WaitsForFiles) {
+  const TemporaryDirectory run;
+  PulseWriter rank(run.path(), {0, 1});
+  rank.set_step(3);
+  rank.step_ended(4);
+  rank.enter(PulsePlace::kSaveWait);
+  Log log([](std::string_view) {});
+  Watch watch(run.path(), 0.05, log);
+  watch.begin(0);
+  const auto begin = Clock::now();
+  while (seconds_since(begin) < 0.2) ASSERT_FALSE(watch.look({{0, getpid()}}, 0).fault);
+}
+
+// Without pages, lines are the only sign of life.
+TEST(Watch, CountsLinesWhereThereIsNoPulse) {
+  const TemporaryDirectory run;
+  Log log([](std::string_view) {});
+  Watch watch(run.path(), 10, log);
+  watch.begin(0);
+  for (double now = 0; now < 299; ++now) ASSERT_FALSE(watch.look({}, now).fault) << now;
+  watch.hear(299);
+  for (double now = 299; now < 598; ++now) ASSERT_FALSE(watch.look({}, now).fault) << now;
+  const auto fault = watch.look({}, 599.5).fault;
+  ASSERT_TRUE(fault);
+  EXPECT_EQ(fault->kind, EvidenceKind::kSilent);
+}
+
+TEST(Watch, NamesASuspendedProcess) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const TemporaryDirectory run;
+  Log log([](std::string_view) {});
+  Watch watch(run.path(), 10, log);
+  watch.begin(0);
+  const std::map<int, pid_t> ranks{{5, child}};
+  EXPECT_FALSE(watch.look(ranks, 0).fault);
+  kill(child, SIGSTOP);
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  EXPECT_FALSE(watch.look(ranks, 1).fault);
+  EXPECT_FALSE(watch.look(ranks, 11).fault) << "the launcher itself did not run for 10 s";
+  EXPECT_FALSE(watch.look(ranks, 12).fault);
+  EXPECT_FALSE(watch.look(ranks, 13).fault);
+  const auto fault = watch.look(ranks, 14.1).fault;
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(fault);
+  EXPECT_EQ(fault->kind, EvidenceKind::kStopped);
+  EXPECT_EQ(fault->rank, 5);
+}
+
+}  // namespace
+}  // namespace ashlar::launch
