@@ -24,8 +24,8 @@ void append_row(File& file, const std::string& row) {
 
 }  // namespace
 
-EventLog::EventLog(FileSystem& files, const std::string& path, Log& log)
-    : log_(log), file_(files.append(path)) {
+EventLog::EventLog(FileSystem& files, const std::string& path, Notifier& notifier, Log& log)
+    : log_(log), notifier_(notifier), file_(files.append(path)) {
   std::byte last{'\n'};
   if (file_->size() > 0) file_->read_at({&last, 1}, file_->size() - 1);
   if (last != std::byte{'\n'}) append_row(*file_, "\n");
@@ -39,8 +39,10 @@ void EventLog::add(const char* event, int attempt, const Ordered& members) {
               {"attempt", attempt},
               {"event", event}};
   row.update(members);
+  const std::string line = one_line(row) + "\n";
+  notifier_.tell(line);
   try {
-    append_row(*file_, one_line(row) + "\n");
+    append_row(*file_, line);
   } catch (const Error& error) {
     if (!std::exchange(warned_, true)) log_.warn("events.jsonl is not complete: {}", error.what());
   }

@@ -14,17 +14,19 @@
 #include "ashlar/core/json.h"
 #include "ashlar/core/log.h"
 #include "ashlar/launch/cause.h"
+#include "ashlar/launch/notify.h"
 
 namespace ashlar::launch {
 
 class EventLog {
  public:
-  EventLog(FileSystem& files, const std::string& path, Log& log);
+  EventLog(FileSystem& files, const std::string& path, Notifier& notifier, Log& log);
   // A failure is a warning, once: the run goes on.
   void add(const char* event, int attempt, const Ordered& members = Ordered::object());
 
  private:
   Log& log_;
+  Notifier& notifier_;  // told of every event
   std::unique_ptr<File> file_;
   bool warned_ = false;
 };

@@ -134,6 +134,7 @@ class Launcher {
   const LaunchLock lock_;
   RankSocket socket_;
   RankLog rank_log_;
+  Notifier notifier_;
   EventLog events_;
   CommittedSteps steps_;
   Machine machine_;
@@ -161,7 +162,8 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       directory_(made_directory(files, join(plan.run_directory, "launch"))),
       lock_(join(directory_, "lock")),
       rank_log_(files, directory_, log, unix_now_s),
-      events_(files, join(directory_, "events.jsonl"), log),
+      notifier_(plan.limits.notify, log),
+      events_(files, join(directory_, "events.jsonl"), notifier_, log),
       steps_(steps_in(files, plan.checkpoints)),
       machine_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_),
       watch_(plan.run_directory, plan.limits.hang_s, log),

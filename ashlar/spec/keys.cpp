@@ -289,6 +289,9 @@ Rows launch() {
              "later ones wait 3, 12 and 60 times as long"),
       number("launch.hang_s", l, &L::hang_s, kPositive,
              "least silence of all ranks, in seconds, that the launcher takes for a hang"),
+      key("launch.notify", KeyType::kTexts, l, &L::notify,
+          "program and arguments that get every event of the launcher as JSON on stdin; empty: "
+          "none"),
   };
 }
 

@@ -185,9 +185,10 @@ struct CheckpointSpec {
 // Limits of `ashlar launch` (launch/machine.h); a start by itself reads none of them.
 struct LaunchSpec {
   int64_t restarts_per_hour = 10, restarts = 200;
-  int64_t fruitless_attempts = 4;  // in a row, none of which commits a new step
-  double backoff_s = 5;            // before the second restart for one cause
-  double hang_s = 10;              // the least silence of all ranks that counts as a hang
+  int64_t fruitless_attempts = 4;        // in a row, none of which commits a new step
+  double backoff_s = 5;                  // before the second restart for one cause
+  double hang_s = 10;                    // the least silence of all ranks that counts as a hang
+  std::vector<std::string> notify = {};  // a program and its arguments, told of every event
   friend bool operator==(const LaunchSpec&, const LaunchSpec&) = default;
 };
 

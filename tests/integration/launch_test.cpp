@@ -96,6 +96,19 @@ double sum_of_goodput(const nlohmann::json& stop) {
   return sum;
 }
 
+TEST(Launch, TellsAProgramOfEveryEvent) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result result =
+      run(scratch,
+          launch_args("run", 1, {"train.steps=3", R"(launch.notify=["sh","-c","cat >> told"])"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string events = read_file(scratch / "run/launch/events.jsonl");
+  EXPECT_GE(count_of(events, "\n"), 3);  // start, first_step, stop
+  EXPECT_TRUE(comes(
+      60, [&] { return fs::exists(scratch / "told") && read_file(scratch / "told") == events; }));
+}
+
 TEST(Launch, GoesOnAfterAKill) {
   const Scratch scratch;
   prepare_text(scratch);
