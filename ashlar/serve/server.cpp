@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/core/prometheus.h"
 #include "ashlar/serve/http_server.h"
 
 namespace ashlar::serve {
@@ -100,13 +101,11 @@ class RequestCounts {
     const std::lock_guard lock(mutex_);
     ++counts_[{methods_of_paths().contains(path) ? path : "other", status}];
   }
-  std::string text() const {
-    std::string text;
+  void add_to(PrometheusText& text) const {
+    text.begin("ashlar_http_requests_total", "counter", "Answers by path and status.");
     const std::lock_guard lock(mutex_);
     for (const auto& [key, count] : counts_)
-      text += fmt::format("ashlar_http_requests_total{{path=\"{}\",status=\"{}\"}} {}\n", key.first,
-                          key.second, count);
-    return text;
+      text.add(double(count), fmt::format("path=\"{}\",status=\"{}\"", key.first, key.second));
   }
 
  private:
@@ -114,27 +113,23 @@ class RequestCounts {
   std::map<std::pair<std::string, int>, int64_t> counts_;
 };
 
-std::string metric(const char* name, const char* type, const char* help, double value) {
-  return fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n{0} {3}\n", name, type, help, value);
-}
-
 std::string metrics_of(const EngineCounts& counts, const RequestCounts& requests) {
-  return "# HELP ashlar_http_requests_total Answers by path and status.\n"
-         "# TYPE ashlar_http_requests_total counter\n" +
-         requests.text() +
-         metric("ashlar_slots", "gauge", "Answers that are made at a time.", double(counts.slots)) +
-         metric("ashlar_slots_used", "gauge", "Answers in slots.", double(counts.used)) +
-         metric("ashlar_answers_waiting", "gauge", "Answers that wait for a slot.",
-                double(counts.waiting)) +
-         metric("ashlar_answers_cancelled_total", "counter",
-                "Answers that ended because their client left, or at a stop string.",
-                double(counts.cancelled)) +
-         metric("ashlar_prompt_tokens_total", "counter", "Tokens of prompts.",
-                double(counts.prompt_tokens)) +
-         metric("ashlar_generated_tokens_total", "counter", "Tokens that were made.",
-                double(counts.new_tokens)) +
-         metric("ashlar_steps_total", "counter", "Steps of the slots.", double(counts.steps)) +
-         metric("ashlar_step_seconds_total", "counter", "Seconds in steps.", counts.step_seconds);
+  PrometheusText text;
+  requests.add_to(text);
+  text.add("ashlar_slots", "gauge", "Answers that are made at a time.", double(counts.slots));
+  text.add("ashlar_slots_used", "gauge", "Answers in slots.", double(counts.used));
+  text.add("ashlar_answers_waiting", "gauge", "Answers that wait for a slot.",
+           double(counts.waiting));
+  text.add("ashlar_answers_cancelled_total", "counter",
+           "Answers that ended because their client left, or at a stop string.",
+           double(counts.cancelled));
+  text.add("ashlar_prompt_tokens_total", "counter", "Tokens of prompts.",
+           double(counts.prompt_tokens));
+  text.add("ashlar_generated_tokens_total", "counter", "Tokens that were made.",
+           double(counts.new_tokens));
+  text.add("ashlar_steps_total", "counter", "Steps of the slots.", double(counts.steps));
+  text.add("ashlar_step_seconds_total", "counter", "Seconds in steps.", counts.step_seconds);
+  return text.text();
 }
 
 // Sends what has come; false ends the connection.
@@ -206,7 +201,7 @@ struct Server::Routes {
              [this](const auto&, auto& response) { response.set_content(models(), kJsonType); });
     http.Get("/health", [](const auto&, auto& response) { response.set_content("{}", kJsonType); });
     http.Get("/metrics", [this](const auto&, auto& response) {
-      response.set_content(metrics_of(engine.counts(), counts), "text/plain; version=0.0.4");
+      response.set_content(metrics_of(engine.counts(), counts), kPrometheusType);
     });
   }
 
