@@ -20,7 +20,7 @@ struct LaunchFlags {
   std::string recipe;
   std::vector<std::string> overrides;
   int ranks = 1;
-  std::string starter;
+  std::string starter, metrics;
 };
 
 // mpirun ends the ranks at once when one fails, and tells whose lines are whose.
@@ -69,6 +69,8 @@ void add_launch(CLI::App& app, CommandAction& action) {
   sub->add_option("--starter", flags->starter,
                   "mpirun: ranks as processes, the default for more than one; threads: of one "
                   "process");
+  sub->add_option("--metrics", flags->metrics,
+                  "HOST:PORT, or PORT of the loopback, that gives Prometheus numbers at /metrics");
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       ASHLAR_REQUIRE(flags->ranks >= 1, kConfig,
@@ -80,7 +82,7 @@ void add_launch(CLI::App& app, CommandAction& action) {
       train::require_own_recipe(*files, recipe);
       const std::string program = std::filesystem::read_symlink("/proc/self/exe");
       const launch::LaunchPlan plan{recipe.launch, recipe.train.run_dir,
-                                    train::checkpoint_root(recipe),
+                                    train::checkpoint_root(recipe), flags->metrics,
                                     [&](std::optional<int64_t> from_step) {
                                       return attempt_command(*flags, processes, program, from_step);
                                     }};

@@ -23,6 +23,7 @@
 #include "ashlar/launch/advice.h"
 #include "ashlar/launch/events.h"
 #include "ashlar/launch/goodput.h"
+#include "ashlar/launch/launch_metrics.h"
 #include "ashlar/launch/rank_log.h"
 #include "ashlar/launch/watch.h"
 
@@ -125,6 +126,7 @@ class Launcher {
   TimeClass class_now() const;
   void see_first_step(double now);
   void advise(double now);
+  void show_metrics(double now);
 
   const LaunchPlan& plan_;
   FileSystem& files_;
@@ -140,6 +142,9 @@ class Launcher {
   Machine machine_;
   Watch watch_;
   Goodput goodput_;
+  LaunchNumbers numbers_;
+  std::optional<MetricsServer> server_;  // its thread starts after the Notifier's process
+  double shown_s_ = 0;                   // when the server's page was made
   MetricsTail metrics_;
   StallWatch stalls_;
   SlowRanks slow_ranks_;
@@ -168,7 +173,11 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       machine_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_),
       watch_(plan.run_directory, plan.limits.hang_s, log),
       goodput_(now_s()),
-      metrics_(files, join(plan.run_directory, "metrics.jsonl")) {}
+      metrics_(files, join(plan.run_directory, "metrics.jsonl")) {
+  if (plan.metrics.empty()) return;
+  server_.emplace(plan.metrics);
+  log_.info("numbers for Prometheus: /metrics at port {}", server_->port());
+}
 
 LaunchResult Launcher::run() {
   end_older_ranks();
@@ -200,6 +209,7 @@ void Launcher::end_older_ranks() {
 
 void Launcher::look(double now) {
   goodput_.charge(class_now(), now);
+  show_metrics(now);
   if (StopSignals::requested() && !std::exchange(asked_, true)) {
     tell(fmt::format("{}: the run is to stop", StopSignals::name()));
     send({EventKind::kAskedToStop}, now);
@@ -253,7 +263,11 @@ void Launcher::see_first_step(double now) {
       sight_.pages, [](const auto& page) { return page.second.steps_here > 0; });
   if (machine_.phase() != LaunchPhase::kStart || !stepped) return;
   Ordered members{{"step", reached_}};
-  if (reported_s_ > 0) members["restart_s"] = now - reported_s_;
+  if (reported_s_ > 0) {
+    members["restart_s"] = now - reported_s_;
+    numbers_.restart_s += now - reported_s_;
+    ++numbers_.num_restarts;
+  }
   events_.add("first_step", machine_.attempt(), members);
   send({EventKind::kFirstStep, machine_.attempt()}, now);
 }
@@ -264,14 +278,26 @@ void Launcher::advise(double now) {
   std::vector<Advice> all = slow_ranks_.add(sight_.pages);
   if (now - read_metrics_s_ >= kMetricsEvery_s) {
     read_metrics_s_ = now;
-    for (const Json& row : metrics_.take())
+    for (const Json& row : metrics_.take()) {
       for (Advice& advice : stalls_.add(row)) all.push_back(std::move(advice));
+      if (row.contains("tokens") && !row.contains("event"))
+        numbers_.tokens = integer_of(row["tokens"]).value_or(numbers_.tokens);
+    }
   }
   for (const Advice& advice : all) {
     tell(fmt::format("{}: {}", advice.name, advice.text));
     events_.add("check", machine_.attempt(),
                 {{"class", advice.name}, {"rank", advice.rank}, {"action", advice.text}});
   }
+}
+
+void Launcher::show_metrics(double now) {
+  if (!server_ || now - shown_s_ < kMetricsEvery_s) return;
+  shown_s_ = now;
+  numbers_.phase = machine_.phase();
+  numbers_.attempt = machine_.attempt();
+  numbers_.step = std::max(furthest_, reached_);
+  server_->set_text(metrics_text(numbers_, goodput_));
 }
 
 void Launcher::try_fence(double now) {
@@ -361,6 +387,8 @@ void Launcher::report(double now) {
   for (const Evidence& seen : cause.evidence)
     evidence += fmt::format("{}{}", evidence.empty() ? "" : "; ", seen.text);
   tell(fmt::format("evidence: {} ({:.2f} {})", evidence, cause.confidence, name_of(cause.fault)));
+  ++numbers_.faults[name_of(cause.fault)];
+  numbers_.detect_s += detect_s;
   Ordered members = members_of(cause);
   members["step"] = reached_;
   members["detect_s"] = detect_s;

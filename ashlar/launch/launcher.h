@@ -20,7 +20,8 @@ namespace ashlar::launch {
 struct LaunchPlan {
   LaunchSpec limits;
   std::string run_directory;
-  std::string checkpoints;  // the root of its steps
+  std::string checkpoints;   // the root of its steps
+  std::string metrics = {};  // address of the MetricsServer; "": none
   // How an attempt is started; from_step: the step to go back to, if not the newest.
   std::function<AttemptCommand(std::optional<int64_t> from_step)> command;
 };
