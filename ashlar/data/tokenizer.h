@@ -70,8 +70,8 @@ class Tokenizer {
   }
   // Whether the names of special and added tokens in a text become their ids.
   virtual bool reads_added_tokens() const { return false; }
-  // The bytes that an id stands for inside a text, perhaps a part of a character; "" for pad, eos
-  // and bos.
+  // The bytes that an id stands for inside a text, perhaps a part of a character; "" for pad, eos,
+  // bos and numbers that no token has.
   virtual std::string piece(int32_t id) const = 0;
   // The id of a piece by its name in the model, as "<s>" or "<|user|>"; -1 if there is none.
   virtual int32_t id_of(std::string_view name) const = 0;

@@ -169,8 +169,8 @@ TaskKind kind_of(const Json& row, const Fields& fields) {
       "(answerKey), MMLU (question, choices), GSM8K (question, answer) or LAMBADA (text)");
 }
 
-// A question with its answer, as it stands before others.  A space comes before the answer; the last
-// word of LAMBADA has one of its own besides.
+// A question with its answer, as it stands before others.  A space comes before the answer; the
+// last word of LAMBADA has one of its own besides.
 std::string as_shot(const Question& question, TaskKind kind) {
   std::string answer = " " + question.target;
   if (kind == TaskKind::kLambada)

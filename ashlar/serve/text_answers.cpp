@@ -192,8 +192,9 @@ Ordered TextAnswers::usage() const {
 
 // The last of the offsets is the id's; num_before: characters before it.
 void TextAnswers::find_opening(Choice& choice, int32_t id, int64_t num_before) const {
+  if (num_before > 0 || request_.num_likely < 0) return;
   const std::string bytes = token_bytes(id, false);
-  if (num_before == 0 && bytes.starts_with(' ') &&
+  if (bytes.starts_with(' ') &&
       choice.stream->num_characters() == ashlar::num_characters(bytes) - 1)
     choice.opening = choice.offsets.size() - 1;
 }
@@ -223,7 +224,7 @@ Ordered TextAnswers::completion_logprobs(const Choice& choice, size_t first) con
   // Nothing comes before the first token of a prompt.
   const bool with_first = request_.echo && !choice.begun;
   const size_t begin = first + (request_.echo && !with_first ? 1 : 0);
-  const auto opens = [&] { return choice.opening == begin + tokens.size(); };
+  const auto opens = [&] { return begin + tokens.size() <= choice.opening; };
   const auto add = [&](int32_t id, Ordered logprob, Ordered top) {
     tokens.push_back(token_text(id, opens()));
     logprobs.push_back(std::move(logprob)), tops.push_back(std::move(top));
@@ -258,7 +259,7 @@ Ordered TextAnswers::chat_logprobs(const Choice& choice, size_t first) const {
   auto content = Ordered::array();
   for (size_t i = first; i < choice.scores.size(); ++i) {
     const eval::TokenScore& score = choice.scores[i];
-    const bool opens = choice.opening == i;
+    const bool opens = i <= choice.opening;
     Ordered each = entry(score.id, score.logprob, opens);
     each["top_logprobs"] = Ordered::array();
     for (const auto& likely : score.likely)

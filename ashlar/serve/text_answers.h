@@ -56,7 +56,8 @@ class TextAnswers {
     // The characters before each token whose score is given, and with echo before the first.
     std::vector<int64_t> offsets;
     int64_t num_before = 0;  // characters of the prompt, where it is no part of the text
-    // The token, by its offset, that begins a text without the space that it has inside of one.
+    // The token, by its offset, that begins a text without the space that it has inside of one; so
+    // do those before it, of which the text has nothing.
     std::optional<size_t> opening;
     size_t num_sent_scores = 0;
     int64_t num_made = 0;

@@ -129,6 +129,15 @@ INSTANTIATE_TEST_SUITE_P(Files, JsonForms,
                          testing::Values("gpt2", "llama3", "qwen", "llama2", "unigram",
                                          "wordpiece"));
 
+TEST(JsonTokenizer, NumbersWithoutATokenHaveNoBytes) {
+  json file = small_file();
+  file["model"]["vocab"]["z"] = 20;
+  const auto tokenizer = small(file);
+  EXPECT_EQ(tokenizer->piece(20), "z");
+  EXPECT_EQ(tokenizer->piece(15), "");
+  EXPECT_THROW(tokenizer->piece(21), Error);
+}
+
 // Against sentencepiece, by the form that exports for transformers have.
 TEST(JsonTokenizer, ReadsWhatIsWrittenForTransformers) {
   Log log([](std::string_view) {});

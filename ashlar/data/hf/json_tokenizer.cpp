@@ -191,10 +191,11 @@ class JsonTokenizer : public Tokenizer {
   }
 
   std::string piece(int32_t id) const override {
+    ASHLAR_REQUIRE(id >= 0 && id < vocab_size(), kData,
+                   "{}: token id {} is outside its vocabulary; expected 0 to {}", name_, id,
+                   vocab_size() - 1);
     const std::string* text = token_text(id);
-    ASHLAR_REQUIRE(text, kData, "{}: token id {} is outside its vocabulary; expected 0 to {}",
-                   name_, id, vocab_size() - 1);
-    if (id == bos_id() || id == eos_id() || id == pad_id()) return "";
+    if (!text || id == bos_id() || id == eos_id() || id == pad_id()) return "";
     const AddedTokens::Token* added = parts_.added.find(id);
     return parts_.decoder->piece(added ? added->normalized : *text);
   }
