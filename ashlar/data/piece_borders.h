@@ -1,5 +1,6 @@
 // Borders at which the pieces of a vocabulary always end: between two characters that stand beside
-// each other in no piece.  What is on their two sides is encoded independently.
+// each other in no piece.  Whether what is on their two sides is encoded independently is up to the
+// model: sums of scores or runs of unknown characters may cross a border.
 //
 // Characters above U+007F count as one, but for U+2581, which counts as the space that it stands
 // for.

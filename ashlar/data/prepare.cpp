@@ -19,8 +19,8 @@ namespace {
 constexpr size_t kBatchBytes = 8 << 20;
 constexpr size_t kBatchDocuments = 4096;
 constexpr int64_t kTaskBytes = 64 << 10;
-// The pieces in which a document in parts is encoded; longer ones take more time per byte.
-constexpr size_t kPieceBytes = 32 << 10;
+// The parts in which a long document is encoded; longer ones take more time per byte.
+constexpr size_t kEncodedBytes = 32 << 10;
 
 std::string tokenizer_path(const std::string& prefix) {
   return prefix + ".tokenizer.model";
@@ -45,9 +45,9 @@ class Tokenization {
     if (document.begins) goes_on_ = false;
     carry_ += document.text;
     size_t done = 0;
-    while (carry_.size() - done > kPieceBytes) {
+    while (carry_.size() - done > kEncodedBytes) {
       const std::string_view rest = std::string_view(carry_).substr(done);
-      const size_t size = part_of(rest.substr(0, complete_utf8(rest.substr(0, kPieceBytes))));
+      const size_t size = part_of(rest.substr(0, complete_utf8(rest.substr(0, kEncodedBytes))));
       push({carry_.substr(done, size), std::exchange(goes_on_, true), false});
       done += size;
     }
@@ -129,8 +129,8 @@ class Tokenization {
   void push_whole(std::string text) {
     bool goes_on = false;
     std::string_view rest = text;
-    while (rest.size() > 2 * kPieceBytes) {
-      const size_t most = complete_utf8(rest.substr(0, kPieceBytes));
+    while (rest.size() > 2 * kEncodedBytes) {
+      const size_t most = complete_utf8(rest.substr(0, kEncodedBytes));
       const size_t size = tokenizer_.independent_part(rest.substr(0, most));
       if (size == 0) break;
       push({std::string(rest.substr(0, size)), std::exchange(goes_on, true), false});

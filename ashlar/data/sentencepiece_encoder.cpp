@@ -19,6 +19,9 @@ namespace {
 
 using Type = SentencePieceModel::Type;
 
+// A BPE piece takes time by the square of its size.
+constexpr size_t kMostPieceBytes = 256;
+
 // Parts, spaces and unknown characters, of both kinds of models.
 class PartEncoder : public SentencePieceEncoder {
  public:
@@ -266,8 +269,8 @@ class UnigramEncoder : public PartEncoder {
 
 bool is_plain(const SentencePieceModel& model) {
   const bool known_pieces = std::ranges::all_of(model.pieces, [](const auto& piece) {
-    const bool sound = !piece.text.empty() && check_utf8(piece.text).num_invalid == 0 &&
-                       std::isfinite(piece.score);
+    const bool sound = !piece.text.empty() && piece.text.size() <= kMostPieceBytes &&
+                       check_utf8(piece.text).num_invalid == 0 && std::isfinite(piece.score);
     // The library finds a single character among all pieces, even the control ones.
     return sound && (piece.type == Type::kNormal ||
                      (num_characters(piece.text) > 1 && piece.type != Type::kUserDefined &&

@@ -30,7 +30,8 @@ class SentencePieceEncoder {
 };
 
 // Null for models that only the library encodes: word and character models, and those that replace
-// characters, drop spaces or put them behind words, or have pieces that are user-defined or unused.
+// characters, drop spaces or put them behind words, or have pieces that are user-defined, unused or
+// above 256 bytes.
 std::unique_ptr<SentencePieceEncoder> make_sentencepiece_encoder(const SentencePieceModel& model);
 
 }  // namespace ashlar::data

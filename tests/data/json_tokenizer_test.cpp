@@ -221,8 +221,12 @@ TEST(JsonTokenizer, FindsIndependentPartsWhereWordsAre) {
   EXPECT_EQ(cut(), 0u);
   file["pre_tokenizer"] = {{"type", "WhitespaceSplit"}};
   EXPECT_EQ(cut(), 2u);
-  file["added_tokens"] = json::array({added_token("b a", 8)});
-  EXPECT_EQ(cut(), 0u);
+  for (const char* token : {"b a", "ANSWER", "<x"}) {
+    file["added_tokens"] = json::array({added_token(token, 8)});
+    EXPECT_EQ(cut(), 0u) << token;
+  }
+  file["added_tokens"] = json::array({added_token("<x>", 8)});
+  EXPECT_EQ(cut(), 2u);
 }
 
 // The space in front of a text, and behind an added token, stands nowhere else.

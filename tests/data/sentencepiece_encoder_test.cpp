@@ -29,8 +29,12 @@ std::string learned_model(TokenizerTraining::Kind kind) {
   return train_sentencepiece(*posix_files(), inputs, training, log);
 }
 
-std::string field(int number, std::string_view bytes) {  // of a message, below 128 bytes
-  return std::string{char(number << 3 | 2), char(bytes.size())} + std::string(bytes);
+std::string field(int number, std::string_view bytes) {  // of a message, below 16 KiB
+  const size_t size = bytes.size();
+  std::string all{char(number << 3 | 2)};
+  if (size >= 128) all += char(0x80 | (size & 0x7F));
+  all += char(size >= 128 ? size >> 7 : size);
+  return all.append(bytes);
 }
 
 std::string piece_field(std::string_view text, float score, Model::Type type) {
@@ -143,6 +147,7 @@ TEST(SentencePieceEncoder, LeavesOtherModelsToTheLibrary) {
   EXPECT_FALSE(makes(plain + piece_field("bb", 0, Model::Type::kUserDefined)));
   EXPECT_FALSE(makes(plain + piece_field("bb", 0, Model::Type::kUnused)));
   EXPECT_FALSE(makes(plain + piece_field("#", 0, Model::Type::kControl)));
+  EXPECT_FALSE(makes(model_of(Model::Algorithm::kBpe, {{std::string(257, 'a'), 0}})));
   EXPECT_FALSE(makes(plain + field(3, "\x20\x01"))) << "drops spaces";
   EXPECT_FALSE(makes(plain + field(3, field(2, "map")))) << "replaces characters";
   EXPECT_FALSE(makes(model_of(Model::Algorithm::kWord, pieces)));

@@ -9,6 +9,15 @@
 #include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
+namespace {
+
+bool touches_words(std::string_view token) {
+  const auto is_letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
+  return token.find(' ') != token.npos || token.find(kPieceSpace) != token.npos ||
+         (!token.empty() && (is_letter(token.front()) || is_letter(token.back())));
+}
+
+}  // namespace
 
 AddedTokens::AddedTokens(const Json& tokens, const Vocabulary& vocabulary,
                          const TextNormalizer* normalizer, const std::string& place) {
@@ -56,9 +65,8 @@ void AddedTokens::add(const Json& json, const Vocabulary& vocabulary,
   if (normalized && normalizer) normalizer->apply(token.normalized, origin);
   if (before) fields.fail("the token {} stands there twice", shown(Json(token.content)));
   end_id_ = std::max(end_id_, token.id + 1);
-  has_spaces_ = has_spaces_ || token.strips_left || token.strips_right ||
-                token.content.find(' ') != std::string::npos ||
-                token.content.find(kPieceSpace) != std::string::npos;
+  touch_words_ = touch_words_ || token.strips_left || token.strips_right ||
+                 touches_words(token.content) || touches_words(token.normalized);
   by_id_[token.id] = by_content_[token.content] = tokens_.size();
   stages[normalized ? 1 : 0].push_back(tokens_.size());
   tokens_.push_back(std::move(token));

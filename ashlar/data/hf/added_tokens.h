@@ -46,8 +46,9 @@ class AddedTokens {
   const Token* find(const std::string& content) const;
   int32_t end_id() const { return end_id_; }  // one above the largest; 0: none
   bool is_special(const std::string& content) const;
-  // Whether a token has a space in it, or takes those beside it.
-  bool has_spaces() const { return has_spaces_; }
+  // Whether a token may touch a space between two letters of ASCII: it has or takes spaces, or
+  // begins or ends with such a letter.
+  bool touch_words() const { return touch_words_; }
 
  private:
   struct Finder {
@@ -63,7 +64,7 @@ class AddedTokens {
   std::unordered_map<std::string, size_t> by_content_;
   std::array<Finder, 2> finders_;  // by stage
   int32_t end_id_ = 0;
-  bool has_spaces_ = false;
+  bool touch_words_ = false;
 };
 
 }  // namespace ashlar::data

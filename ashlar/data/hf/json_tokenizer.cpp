@@ -82,7 +82,7 @@ struct TokenizerParts {
   // independently.
   bool splits_words() const {
     const std::string_view border = inside.normalizer ? inside.normalizer->word_border() : " ";
-    if (border.empty() || added.has_spaces()) return false;
+    if (border.empty() || added.touch_words()) return false;
     if (inside.pre_tokenizer) return border == " " && inside.pre_tokenizer->splits_words();
     return model->borders() && model->borders()->end_words();
   }
@@ -267,11 +267,14 @@ class JsonTokenizer : public Tokenizer {
 
   void encode_part(std::string_view part, PartCache& cache, std::vector<int32_t>& ids) const {
     const PieceBorders* borders = parts_.model->borders();
-    if (part.size() <= PartCache::kMostBytes || !borders) return encode_piece(part, cache, ids);
-    borders->for_each_part(part, [&](std::string_view piece) { encode_piece(piece, cache, ids); });
+    if (part.size() <= PartCache::kMostBytes || !borders)
+      return encode_between_borders(part, cache, ids);
+    borders->for_each_part(
+        part, [&](std::string_view inner) { encode_between_borders(inner, cache, ids); });
   }
 
-  void encode_piece(std::string_view part, PartCache& cache, std::vector<int32_t>& ids) const {
+  void encode_between_borders(std::string_view part, PartCache& cache,
+                              std::vector<int32_t>& ids) const {
     if (part.size() > PartCache::kMostBytes) return parts_.model->encode(part, ids);
     if (const auto known = cache.find(part).ids; !known.empty()) {
       ids.insert(ids.end(), known.begin(), known.end());
