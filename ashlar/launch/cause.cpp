@@ -76,7 +76,7 @@ constexpr std::array kCauseRows{
     CauseRow{FaultClass::kData, 0.9, kThrice,
              [](const Evidence& e) { return exits_with(e, ErrorKind::kData); }},
     CauseRow{FaultClass::kHang, 0.9, kRestartAndSuspect,
-             [](const Evidence& e) { return e.kind == kStopped || e.kind == kMissing; }},
+             [](const Evidence& e) { return e.kind == kSuspended || e.kind == kMissing; }},
     CauseRow{FaultClass::kNumeric, 0.8, kStop,
              [](const Evidence& e) { return exits_with(e, ErrorKind::kNumeric); }},
     CauseRow{FaultClass::kKilled, 0.7, kRestart,
@@ -103,7 +103,7 @@ int code_of(FaultClass fault, const Evidence& seen) {
       return int(ErrorKind::kComm);
     case kGone:
       return kBugExitCode;
-    case kStopped:
+    case kSuspended:
     case kMissing:
     case kStuck:
     case kSilent:

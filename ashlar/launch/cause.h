@@ -18,7 +18,7 @@ enum class EvidenceKind : uint8_t {
   kSignal,       // value: the signal that ended it
   kGone,         // the process of a rank is gone, and the attempt has not ended yet
   kOutOfMemory,  // the kernel killed a process of this control group for its memory
-  kStopped,      // a rank has been suspended (state T of /proc) for seconds
+  kSuspended,    // a rank has been suspended (state T of /proc) for seconds
   kMissing,      // nothing moves, and the others wait in a collective for this rank
   kDisagree,     // the ranks are in different operations of one number
   kStuck,        // nothing moves, and every rank has come to the collective

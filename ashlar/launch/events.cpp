@@ -49,7 +49,7 @@ void EventLog::add(const char* event, int attempt, const Ordered& members) {
 }
 
 const char* name_of(EvidenceKind kind) {
-  constexpr std::array kNames{"exit",    "signal",   "gone",  "out_of_memory", "stopped",
+  constexpr std::array kNames{"exit",    "signal",   "gone",  "out_of_memory", "suspended",
                               "missing", "disagree", "stuck", "silent"};
   return kNames[size_t(kind)];
 }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,7 +46,10 @@ class LaunchLock {
   explicit LaunchLock(const std::string& path)
       : fd_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)) {
     ASHLAR_REQUIRE(fd_ >= 0, kStorage, "{}: open: {}", path, strerror(errno));
-    if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    if (fcntl(fd_, F_OFD_SETLK, &whole) == 0) return;
     close(fd_);
     ASHLAR_FAIL(kConfig,
                 "{} is locked: another ashlar launch runs this directory; stop it, or "

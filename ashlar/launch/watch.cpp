@@ -14,7 +14,7 @@ namespace ashlar::launch {
 namespace {
 
 constexpr double kFactor = 8, kMost_s = 300, kFirstStep_s = 120;
-constexpr double kSuspended_s = 2;  // between two looks, the launcher did not run
+constexpr double kLongGap_s = 2;  // between two looks: the launcher did not run
 
 EvidenceKind kind_of(PulseHang::Kind kind) {
   switch (kind) {
@@ -75,17 +75,17 @@ void Watch::begin(double now) {
   heard_ = looked_ = now;
   moved_ns_ = 0;
   resumed_ns_ = pulse_now_ns();
-  stopped_since_.clear();
+  suspended_since_.clear();
 }
 
 Watch::Sight Watch::look(const std::map<int, pid_t>& ranks, double now) {
-  if (now - std::exchange(looked_, now) > kSuspended_s) {
+  if (now - std::exchange(looked_, now) > kLongGap_s) {
     resumed_ns_ = pulse_now_ns();
-    stopped_since_.clear();
+    suspended_since_.clear();
   }
   Sight sight;
   sight.pages = pages_of(ranks);
-  sight.fault = find_stopped(ranks, now);
+  sight.fault = find_suspended(ranks, now);
   const std::optional<Evidence> silence = find_silence(sight, now);
   sight.silence_s = double(pulse_now_ns() - std::max(moved_ns_, resumed_ns_)) * 1e-9;
   if (!sight.fault) sight.fault = silence;
@@ -121,16 +121,16 @@ int64_t Watch::last_sign_ns(const std::map<int, PulsePage>& pages) {
   return sign_ns;
 }
 
-std::optional<Evidence> Watch::find_stopped(const std::map<int, pid_t>& ranks, double now) {
+std::optional<Evidence> Watch::find_suspended(const std::map<int, pid_t>& ranks, double now) {
   for (const auto& [rank, pid] : ranks) {
     const std::optional<ProcessStat> stat = stat_of_process(pid);
     if (!stat || stat->state != 'T') {
-      stopped_since_.erase(rank);
+      suspended_since_.erase(rank);
       continue;
     }
-    const double since = stopped_since_.emplace(rank, now).first->second;
-    if (now - since >= kStopped_s)
-      return Evidence{EvidenceKind::kStopped, rank, 0,
+    const double since = suspended_since_.emplace(rank, now).first->second;
+    if (now - since >= kSuspended_s)
+      return Evidence{EvidenceKind::kSuspended, rank, 0,
                       fmt::format("process {} of rank {} is suspended (state T) for {:.0f} s", pid,
                                   rank, now - since)};
   }

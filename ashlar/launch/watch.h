@@ -1,6 +1,6 @@
 // The signs of life of running ranks: their pulse pages and their states in /proc.
 //
-// Suspended  a process has been in state T for kStopped_s.
+// Suspended  a process has been in state T for kSuspended_s.
 // Hang       no page has changed for longer than the place of the last change ever takes: 8 times
 //            the 99th percentile of its last 200 silences, at least launch.hang_s, at most 300 s,
 //            and at least 120 s during a first step.
@@ -8,8 +8,8 @@
 //            its process moves (/proc/PID/io) are the sign of life, not its operations, which go
 //            on while a thread of it hangs; and the limit is 300 s.
 // No pages   as with a full /dev/shm, or another user's directory there: lines count instead.
-// A limit of 300 s is launch.hang_s if that is more.  A launcher that was suspended itself begins to
-// watch anew.
+// A limit of 300 s is launch.hang_s if that is more.  A launcher that was suspended itself watches
+// anew from then on.
 #pragma once
 
 #include <sys/types.h>
@@ -43,7 +43,7 @@ class SilenceLimit {
 
 class Watch {
  public:
-  static constexpr double kStopped_s = 3;
+  static constexpr double kSuspended_s = 3;
   Watch(std::string run_directory, double hang_s, Log& log);
 
   void begin(double now);                  // an attempt starts
@@ -57,7 +57,7 @@ class Watch {
   Sight look(const std::map<int, pid_t>& ranks, double now);
 
  private:
-  std::optional<Evidence> find_stopped(const std::map<int, pid_t>& ranks, double now);
+  std::optional<Evidence> find_suspended(const std::map<int, pid_t>& ranks, double now);
   std::map<int, PulsePage> pages_of(const std::map<int, pid_t>& ranks);
   int64_t last_sign_ns(const std::map<int, PulsePage>& pages);
   std::optional<Evidence> find_silence(const Sight& sight, double now);
@@ -70,7 +70,7 @@ class Watch {
   int64_t moved_ns_ = 0, resumed_ns_ = 0;
   int64_t moved_bytes_ = 0;                // of the ranks' processes, at the last look
   PulsePlace place_ = PulsePlace::kStart;  // of the last change
-  std::map<int, double> stopped_since_;
+  std::map<int, double> suspended_since_;
 };
 
 // Whether a rank at this place works with files.

@@ -101,6 +101,10 @@ TEST(MetricsTail, TakesRowsAsTheyCome) {
   EXPECT_TRUE(tail.take().empty());
   append("{\"step\":4}\n");
   EXPECT_EQ(tail.take().size(), 1u);
+  append(std::string((2 << 20) + 100, '1') + "\n{\"step\":5}\n");  // a row of more than 1 MiB
+  size_t num_rows = 0;
+  for (int i = 0; i < 3; ++i) num_rows += tail.take().size();
+  EXPECT_EQ(num_rows, 1u);
   EXPECT_TRUE(MetricsTail(*files, "missing").take().empty());
 }
 

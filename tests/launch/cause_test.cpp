@@ -50,7 +50,7 @@ TEST(Cause, OfEveryKindOfEnd) {
       {{seen(EvidenceKind::kOutOfMemory), signal_of(SIGKILL)}, FaultClass::kMemory, true, 22},
       {{seen(EvidenceKind::kGone), signal_of(SIGKILL)}, FaultClass::kKilled, true, 137},
       {{seen(EvidenceKind::kGone)}, FaultClass::kUnknown, true, 70},
-      {{seen(EvidenceKind::kStopped)}, FaultClass::kHang, true, 20},
+      {{seen(EvidenceKind::kSuspended)}, FaultClass::kHang, true, 20},
       {{seen(EvidenceKind::kMissing)}, FaultClass::kHang, true, 20},
       {{seen(EvidenceKind::kSilent)}, FaultClass::kHang, true, 20},
       {{seen(EvidenceKind::kStuck)}, FaultClass::kFabric, true, 20},

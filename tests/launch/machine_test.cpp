@@ -211,7 +211,7 @@ TEST(Machine, DrainsWhenAskedToStop) {
 
 TEST(Machine, StopsBesideProcessesThatCannotBeKilled) {
   Story story(kLaunchSpec);
-  story.see(EvidenceKind::kStopped);
+  story.see(EvidenceKind::kSuspended);
   story.tick(61);
   EXPECT_EQ(story.last().kind, ActionKind::kStop);
   EXPECT_EQ(story.last().exit_code, 29);
@@ -221,7 +221,7 @@ TEST(Machine, StopsBesideProcessesThatCannotBeKilled) {
 void happen(Story& story, std::mt19937_64& random) {
   const auto below = [&](int bound) { return int(random() % uint64_t(bound)); };
   constexpr EvidenceKind kSights[] = {EvidenceKind::kGone,    EvidenceKind::kOutOfMemory,
-                                      EvidenceKind::kStopped, EvidenceKind::kMissing,
+                                      EvidenceKind::kSuspended, EvidenceKind::kMissing,
                                       EvidenceKind::kStuck,   EvidenceKind::kSilent};
   const int attempt = story.machine.attempt() - (below(10) == 0 ? 1 : 0);
   const int chance = below(40);

@@ -94,7 +94,7 @@ TEST(Watch, NamesASuspendedProcess) {
   kill(child, SIGKILL);
   waitpid(child, &status, 0);
   ASSERT_TRUE(fault);
-  EXPECT_EQ(fault->kind, EvidenceKind::kStopped);
+  EXPECT_EQ(fault->kind, EvidenceKind::kSuspended);
   EXPECT_EQ(fault->rank, 5);
 }
 
