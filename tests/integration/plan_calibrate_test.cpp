@@ -35,7 +35,9 @@ TEST(PlanCalibrate, FactorsServeLaterSimulations) {
                          "3", "--steps", "2", "--rounds", "1", "--json", "factors",
                          "train.micro_batch=1", "train.threads=1"});
   ASSERT_TRUE(measured(result)) << result.err;
-  EXPECT_EQ(count_of(result.out, "train.micro_batch=1 parallel."), 3);
+  // Below the table, layouts are named again whose rounds other programs disturbed.
+  const std::string table = result.out.substr(0, result.out.find("not calm:"));
+  EXPECT_EQ(count_of(table, "train.micro_batch=1 parallel."), 3);
   EXPECT_NE(read_file(scratch / "factors").find("\"left_out_s\""), std::string::npos);
   EXPECT_NE(read_file(scratch / "m.toml").find("[calibration.factors]"), std::string::npos);
   result = run(scratch, {"plan", "simulate", tiny, "--ranks", "2", "--machine", "m.toml",
