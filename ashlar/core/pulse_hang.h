@@ -1,8 +1,8 @@
 // Which ranks a run hangs in, from the pages of their pulse.
 //
 // Ranks run the operations of a group in one order, and count them.  So a rank whose thread waits
-// for number n of a group waits for the ranks of that group that have not queued number n.  Those
-// of them that do not wait themselves are the cause; a rank that waits never is.
+// for number n of a group waits for the ranks of that group that have not queued number n.  Ranks
+// that others wait for, and that wait for nobody, are the cause; a rank that waits is never one.
 //   A lane runs its operations in order: a rank waits for the first one there that has not ended.
 //   Operations without a number (send_receive of a group) count as queued by every rank that waits:
 // it may have no part in them.
@@ -37,7 +37,7 @@ struct PulseHang {
 PulseHang find_hang(const std::map<int, PulsePage>& pages);
 
 // "rank 37 did not come to reduce_scatter 'gradients' (number 1842 of dp), silent 12 s in backward
-// of block 12; ranks 0-36, 38-63 wait".  The silence and the place are those of the first rank.
+// of block 12; ranks 0-36, 38-63 wait".  Silence and place belong to the first rank.
 std::string describe(const PulseHang& hang, const std::map<int, PulsePage>& pages, int64_t now_ns);
 
 std::string place_text(const PulsePage& page);         // "backward of block 12"

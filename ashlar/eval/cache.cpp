@@ -8,8 +8,8 @@
 //   attend        appends keys and values to those held, and attends over all of them
 //
 // Strips and states are small and lie in the order of places: a call reads and writes all that it
-// needs at once, and move() copies them.  Keys and values stay where they are: area_ has the area
-// of each place.  Only duplicate() copies them.
+// needs at once, and move() copies them.  Keys and values stay where they are (area_ has the
+// area of each place), except that duplicate() copies them.
 //
 // `held` has the positions of an area's rows.  In a block without a window the rows only grow.  A
 // sliding block has room for window - 1 tokens and the longest chunk; when a chunk does not fit,

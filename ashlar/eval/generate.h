@@ -42,8 +42,8 @@ class Decoder {
   // memory of the host, valid until the next call.  kNumeric if one is not finite.  With a GPU the
   // host waits for logits, and nowhere else.
   std::span<const float> feed(std::span<const int32_t> ids, int64_t place = 0);
-  // The same, where on_logits gets the logits after ids[first], ids[first + 1], ..., in order;
-  // those after the ids before are not computed.
+  // The same, but on_logits gets the logits after ids[first], ids[first + 1], ..., in order, and
+  // feed() computes no logits before these.
   void feed(std::span<const int32_t> ids, int64_t place, size_t first, const OnLogits& on_logits);
   // Continues the sequence of each place [0, ids.size()) with one id, in one pass over the weights.
   // Returns their logits [ids.size(), V], as above.

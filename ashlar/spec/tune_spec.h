@@ -34,8 +34,9 @@ struct TuneSpec {
   bool trains_all() const { return freeze.empty() && !has_adapters(); }
   // Whether a tensor of the model, which is no adapter, stays as it is.
   bool freezes(std::string_view tensor) const;
-  // Whether the linear layer of this weight ("model.layers.3.self_attn.q_proj.weight") or the stack
-  // of experts ("model.layers.3.mlp.experts.down_proj") gets an adapter.
+  // Whether an adapter belongs to the linear layer of this weight
+  // ("model.layers.3.self_attn.q_proj.weight") or to this stack of experts
+  // ("model.layers.3.mlp.experts.down_proj").
   bool adapts(std::string_view weight) const;
   friend bool operator==(const TuneSpec&, const TuneSpec&) = default;
 };

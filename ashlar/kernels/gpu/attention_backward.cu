@@ -1,7 +1,7 @@
-// attention.h, backward: the pass for queries has tiles of queries, those for keys and values tiles
-// of keys, so that every sum is final in the registers of one warp and has one order.  Each pass
-// computes the probabilities again: 8 products where sums over blocks would need 5, but no partial
-// sums.
+// attention.h, backward: gradients of queries take tiles of queries, those of keys and values take
+// tiles of keys, so that every sum is final in the registers of one warp and has one order.  Each
+// pass computes the probabilities again: 8 products where sums over blocks would need 5, but no
+// partial sums.
 #include "ashlar/kernels/gpu/attention_tiles.h"
 #include "ashlar/kernels/gpu/gpu.h"
 #include "ashlar/kernels/gpu/launch.h"
