@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "ashlar/launch/goodput.h"
-#include "ashlar/launch/machine.h"
+#include "ashlar/launch/policy.h"
 
 namespace ashlar::launch {
 

@@ -118,7 +118,7 @@ class Launcher {
   void try_fence(double now);
   void end_fence(double now);
   CommittedSteps steps_now();
-  void send(const MachineEvent& event, double now);
+  void send(const PolicyEvent& event, double now);
   void act(const LaunchAction& action, double now);
   void start(const LaunchAction& action, double now);
   void report(double now);
@@ -141,7 +141,7 @@ class Launcher {
   Notifier notifier_;
   EventLog events_;
   CommittedSteps steps_;
-  Machine machine_;
+  Policy policy_;
   Watch watch_;
   Goodput goodput_;
   LaunchNumbers numbers_;
@@ -172,7 +172,7 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       notifier_(plan.limits.notify, log),
       events_(files, join(directory_, "events.jsonl"), notifier_, log),
       steps_(steps_in(files, plan.checkpoints)),
-      machine_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_),
+      policy_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_),
       watch_(plan.run_directory, plan.limits.hang_s, log),
       goodput_(now_s()),
       metrics_(files, join(plan.run_directory, "metrics.jsonl")) {
@@ -183,7 +183,7 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
 
 LaunchResult Launcher::run() {
   end_older_ranks();
-  while (machine_.phase() != LaunchPhase::kStop) look(now_s());
+  while (policy_.phase() != LaunchPhase::kStop) look(now_s());
   attempt_.reset();
   try {
     remove_pulse(plan_.run_directory);
@@ -219,14 +219,14 @@ void Launcher::look(double now) {
   if (!attempt_) {
     send({EventKind::kTick}, now);
     rank_log_.flush();
-    if (!attempt_ && machine_.phase() != LaunchPhase::kStop)
+    if (!attempt_ && policy_.phase() != LaunchPhase::kStop)
       std::this_thread::sleep_for(std::chrono::duration<double>(kWaitEvery_s));
     return;
   }
   take(attempt_->wait(fencing_ ? kWaitEvery_s : kWatchEvery_s), now_s());
   if (fencing_)
     try_fence(now_s());
-  else if (now_s() - watched_s_ >= kWatchEvery_s && machine_.phase() != LaunchPhase::kClassify)
+  else if (now_s() - watched_s_ >= kWatchEvery_s && policy_.phase() != LaunchPhase::kClassify)
     watch(now_s());
   rank_log_.flush();
   send({EventKind::kTick}, now_s());
@@ -237,7 +237,7 @@ void Launcher::take(const Attempt::News& news, double now) {
   for (const OutputLine& line : news.lines) rank_log_.add(line, attempt_->host());
   if (!news.lines.empty()) watch_.hear(now);
   if ((!news.gone.empty() || news.ended) && trouble_s_ == 0) trouble_s_ = now;
-  const int attempt = machine_.attempt();
+  const int attempt = policy_.attempt();
   if (!news.gone.empty()) send({EventKind::kSeen, attempt, news.gone.front()}, now);
   if (!news.ended) return;
   if (news.ended->kind == EvidenceKind::kSignal && memory_kills() > kills_)
@@ -257,26 +257,26 @@ void Launcher::watch(double now) {
   advise(now);
   if (!sight_.fault) return;
   trouble_s_ = now - sight_.silence_s;
-  send({EventKind::kSeen, machine_.attempt(), *sight_.fault}, now);
+  send({EventKind::kSeen, policy_.attempt(), *sight_.fault}, now);
 }
 
 void Launcher::see_first_step(double now) {
   const bool stepped = std::ranges::any_of(
       sight_.pages, [](const auto& page) { return page.second.steps_here > 0; });
-  if (machine_.phase() != LaunchPhase::kStart || !stepped) return;
+  if (policy_.phase() != LaunchPhase::kStart || !stepped) return;
   Ordered members{{"step", reached_}};
   if (reported_s_ > 0) {
     members["restart_s"] = now - reported_s_;
     numbers_.restart_s += now - reported_s_;
     ++numbers_.num_restarts;
   }
-  events_.add("first_step", machine_.attempt(), members);
-  send({EventKind::kFirstStep, machine_.attempt()}, now);
+  events_.add("first_step", policy_.attempt(), members);
+  send({EventKind::kFirstStep, policy_.attempt()}, now);
 }
 
 // Reports what slows the run down, and changes nothing.
 void Launcher::advise(double now) {
-  if (machine_.phase() != LaunchPhase::kRun) return;
+  if (policy_.phase() != LaunchPhase::kRun) return;
   std::vector<Advice> all = slow_ranks_.add(sight_.pages);
   if (now - read_metrics_s_ >= kMetricsEvery_s) {
     read_metrics_s_ = now;
@@ -288,7 +288,7 @@ void Launcher::advise(double now) {
   }
   for (const Advice& advice : all) {
     tell(fmt::format("{}: {}", advice.name, advice.text));
-    events_.add("check", machine_.attempt(),
+    events_.add("check", policy_.attempt(),
                 {{"class", advice.name}, {"rank", advice.rank}, {"action", advice.text}});
   }
 }
@@ -296,8 +296,8 @@ void Launcher::advise(double now) {
 void Launcher::show_metrics(double now) {
   if (!server_ || now - shown_s_ < kMetricsEvery_s) return;
   shown_s_ = now;
-  numbers_.phase = machine_.phase();
-  numbers_.attempt = machine_.attempt();
+  numbers_.phase = policy_.phase();
+  numbers_.attempt = policy_.attempt();
   numbers_.step = std::max(furthest_, reached_);
   server_->set_text(metrics_text(numbers_, goodput_));
 }
@@ -311,8 +311,8 @@ void Launcher::try_fence(double now) {
 
 void Launcher::end_fence(double now) {
   fencing_ = false;
-  events_.add("fence", machine_.attempt());
-  send({.kind = EventKind::kFenced, .attempt = machine_.attempt(), .steps = steps_now()}, now);
+  events_.add("fence", policy_.attempt());
+  send({.kind = EventKind::kFenced, .attempt = policy_.attempt(), .steps = steps_now()}, now);
 }
 
 // Steps as of now, or of the last look if the directory cannot be read.
@@ -325,8 +325,8 @@ CommittedSteps Launcher::steps_now() {
   return steps_;
 }
 
-void Launcher::send(const MachineEvent& event, double now) {
-  for (const LaunchAction& action : machine_.on(event, now)) act(action, now);
+void Launcher::send(const PolicyEvent& event, double now) {
+  for (const LaunchAction& action : policy_.on(event, now)) act(action, now);
 }
 
 void Launcher::act(const LaunchAction& action, double now) {
@@ -375,7 +375,7 @@ void Launcher::start(const LaunchAction& action, double now) {
 
 // Two of the three lines of a fault: what, and why the launcher thinks so.
 void Launcher::report(double now) {
-  const Cause& cause = machine_.cause();
+  const Cause& cause = policy_.cause();
   const double detect_s = trouble_s_ > 0 ? std::max(0.0, now - trouble_s_) : 0.0;
   goodput_.move_to_detect(detect_s);
   reported_s_ = now;
@@ -383,7 +383,7 @@ void Launcher::report(double now) {
   std::string where;
   if (const auto page = sight_.pages.find(cause.rank); by_rank && page != sight_.pages.end())
     where = fmt::format(", after step {} in {}", page->second.step, place_text(page->second));
-  tell(fmt::format("fault {}: {}{}{}", machine_.faults(),
+  tell(fmt::format("fault {}: {}{}{}", policy_.faults(),
                    by_rank ? fmt::format("rank {}: ", cause.rank) : "", cause.text, where));
   std::string evidence;
   for (const Evidence& seen : cause.evidence)
@@ -394,7 +394,7 @@ void Launcher::report(double now) {
   Ordered members = members_of(cause);
   members["step"] = reached_;
   members["detect_s"] = detect_s;
-  events_.add("fault", machine_.attempt(), members);
+  events_.add("fault", policy_.attempt(), members);
 }
 
 void Launcher::decide(const LaunchAction& action) {
@@ -428,7 +428,7 @@ void Launcher::tell(const std::string& line) {
 
 // The class of the time that passes now.
 TimeClass Launcher::class_now() const {
-  const LaunchPhase phase = machine_.phase();
+  const LaunchPhase phase = policy_.phase();
   if (asked_) return TimeClass::kStopped;
   if (phase == LaunchPhase::kForm || phase == LaunchPhase::kFence || phase == LaunchPhase::kStop)
     return TimeClass::kFencePlace;

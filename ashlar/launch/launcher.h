@@ -1,7 +1,7 @@
 // Runs a recipe's ranks until the run is done, whatever ends them in between (docs/survive.md).
 //
 // This is the part with side effects: it turns what the processes, their pulse and the signals say
-// into events of the Machine, and carries its actions out.
+// into events of the Policy, and carries its actions out.
 //
 // Errors  kConfig if another launcher holds the run directory; kLaunch if a start is impossible.
 #pragma once
@@ -13,7 +13,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/launch/attempt.h"
-#include "ashlar/launch/machine.h"
+#include "ashlar/launch/policy.h"
 
 namespace ashlar::launch {
 

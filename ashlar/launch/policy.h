@@ -9,7 +9,7 @@
 //    +--restart----- FENCE       until no process of the attempt is left
 //                      +--no remedy, or a limit is spent--> STOP (code of the cause, or 31)
 //
-// The machine does nothing itself: it maps an event at a time to actions, so that a test can drive
+// The policy does nothing itself: it maps an event at a time to actions, so that a test can drive
 // it through any story.  Times are seconds of one clock.
 #pragma once
 
@@ -41,7 +41,7 @@ enum class EventKind : uint8_t {
   kEnded,        // its first process ended: evidence is kExit or kSignal
   kFenced,       // none of its processes is left
 };
-struct MachineEvent {
+struct PolicyEvent {
   EventKind kind = EventKind::kTick;
   int attempt = 0;  // of kFirstStep and later kinds; those of another attempt are passed over
   Evidence evidence = {};
@@ -65,12 +65,12 @@ struct LaunchAction {
   std::string text = {};
 };
 
-class Machine {
+class Policy {
  public:
   // first_attempt: its number.  steps: those of earlier launches.
-  Machine(const LaunchSpec& limits, int first_attempt, CommittedSteps steps);
+  Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps);
 
-  std::vector<LaunchAction> on(const MachineEvent& event, double now);
+  std::vector<LaunchAction> on(const PolicyEvent& event, double now);
 
   LaunchPhase phase() const { return phase_; }
   int attempt() const { return attempt_; }

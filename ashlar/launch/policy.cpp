@@ -1,4 +1,4 @@
-#include "ashlar/launch/machine.h"
+#include "ashlar/launch/policy.h"
 
 #include <fmt/core.h>
 
@@ -40,10 +40,10 @@ const char* name_of(LaunchPhase phase) {
   return kNames[size_t(phase)];
 }
 
-Machine::Machine(const LaunchSpec& limits, int first_attempt, CommittedSteps steps)
+Policy::Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps)
     : limits_(limits), attempt_(first_attempt - 1), furthest_(steps.newest) {}
 
-std::vector<LaunchAction> Machine::on(const MachineEvent& event, double now) {
+std::vector<LaunchAction> Policy::on(const PolicyEvent& event, double now) {
   Actions actions;
   if (phase_ == LaunchPhase::kStop) return actions;
   if (event.kind == EventKind::kTick) {
@@ -78,12 +78,12 @@ std::vector<LaunchAction> Machine::on(const MachineEvent& event, double now) {
   return actions;
 }
 
-bool Machine::attempt_lives() const {
+bool Policy::attempt_lives() const {
   return phase_ == LaunchPhase::kStart || phase_ == LaunchPhase::kRun ||
          phase_ == LaunchPhase::kClassify || phase_ == LaunchPhase::kDrain;
 }
 
-void Machine::on_tick(double now, Actions& actions) {
+void Policy::on_tick(double now, Actions& actions) {
   if (phase_ == LaunchPhase::kForm && now >= start_at_) {
     phase_ = LaunchPhase::kStart;
     ++attempt_;
@@ -103,7 +103,7 @@ void Machine::on_tick(double now, Actions& actions) {
   }
 }
 
-void Machine::ask_to_stop(Actions& actions) {
+void Policy::ask_to_stop(Actions& actions) {
   if (std::exchange(asked_to_stop_, true)) return;
   if (phase_ == LaunchPhase::kForm) {
     stop(int(ErrorKind::kPreempted), "", actions);
@@ -116,7 +116,7 @@ void Machine::ask_to_stop(Actions& actions) {
 
 // A process that is gone, or was killed for its memory, brings the whole attempt to an end, and the
 // end says more.
-void Machine::see(const Evidence& evidence, double now, Actions& actions) {
+void Policy::see(const Evidence& evidence, double now, Actions& actions) {
   evidence_.push_back(evidence);
   const bool end_follows =
       evidence.kind == EvidenceKind::kGone || evidence.kind == EvidenceKind::kOutOfMemory;
@@ -126,7 +126,7 @@ void Machine::see(const Evidence& evidence, double now, Actions& actions) {
   since_ = now;
 }
 
-void Machine::judge(double now, Actions& actions) {
+void Policy::judge(double now, Actions& actions) {
   cause_ = classify(evidence_);
   const bool as_asked = drained_ && cause_->fault == FaultClass::kPreempted;
   if (!as_asked) {
@@ -136,13 +136,13 @@ void Machine::judge(double now, Actions& actions) {
   fence(now, actions);
 }
 
-void Machine::fence(double now, Actions& actions) {
+void Policy::fence(double now, Actions& actions) {
   phase_ = LaunchPhase::kFence;
   since_ = now;
   actions.push_back({.kind = ActionKind::kFence, .attempt = attempt_});
 }
 
-void Machine::decide(CommittedSteps steps, double now, Actions& actions) {
+void Policy::decide(CommittedSteps steps, double now, Actions& actions) {
   if (!cause_) return stop(0, "", actions);
   if (asked_to_stop_)
     return stop(drained_ ? cause_->exit_code : int(ErrorKind::kPreempted), "", actions);
@@ -172,7 +172,7 @@ void Machine::decide(CommittedSteps steps, double now, Actions& actions) {
 }
 
 // An attempt that committed a step beyond the furthest one made progress.
-void Machine::count(CommittedSteps steps) {
+void Policy::count(CommittedSteps steps) {
   if (steps.newest > furthest_) {
     furthest_ = steps.newest;
     signatures_.clear();
@@ -183,7 +183,7 @@ void Machine::count(CommittedSteps steps) {
   faults_.push_back(cause_->fault);
 }
 
-std::optional<LaunchAction> Machine::reason_to_stop(double now) const {
+std::optional<LaunchAction> Policy::reason_to_stop(double now) const {
   const auto stopping = [&](int code, std::string text) {
     return LaunchAction{
         .kind = ActionKind::kStop, .attempt = attempt_, .exit_code = code, .text = std::move(text)};
@@ -214,13 +214,13 @@ std::optional<LaunchAction> Machine::reason_to_stop(double now) const {
   return std::nullopt;
 }
 
-std::string Machine::repeated_ends() const {
+std::string Policy::repeated_ends() const {
   const bool alike = repeats_at_end(signatures_) == signatures_.size();
   return fmt::format("{} {}: {}", alike ? "each ended with" : "the last one ended with",
                      name_of(cause_->fault), cause_->text);
 }
 
-void Machine::stop(int exit_code, std::string text, Actions& actions) {
+void Policy::stop(int exit_code, std::string text, Actions& actions) {
   phase_ = LaunchPhase::kStop;
   actions.push_back({.kind = ActionKind::kStop,
                      .attempt = attempt_,

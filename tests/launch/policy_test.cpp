@@ -1,4 +1,4 @@
-#include "ashlar/launch/machine.h"
+#include "ashlar/launch/policy.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,16 +9,16 @@
 namespace ashlar::launch {
 namespace {
 
-// The world around a machine: it starts, ends and fences attempts as the machine asks.
+// The world around a policy: it starts, ends and fences attempts as the policy asks.
 struct Story {
   explicit Story(LaunchSpec limits, CommittedSteps from = {})
-      : machine(limits, 1, from), steps(from) {
+      : policy(limits, 1, from), steps(from) {
     tick(0);
   }
 
-  void send(MachineEvent event) {
+  void send(PolicyEvent event) {
     event.steps = steps;
-    for (const LaunchAction& action : machine.on(event, now)) {
+    for (const LaunchAction& action : policy.on(event, now)) {
       actions.push_back(action);
       if (action.kind == ActionKind::kStart) {
         EXPECT_FALSE(lives) << "a start beside an attempt that is not fenced";
@@ -34,16 +34,16 @@ struct Story {
     send({EventKind::kTick});
   }
   void ask_to_stop() { send({EventKind::kAskedToStop}); }
-  void first_step() { send({EventKind::kFirstStep, machine.attempt()}); }
+  void first_step() { send({EventKind::kFirstStep, policy.attempt()}); }
   void see(EvidenceKind kind) {
-    send({EventKind::kSeen, machine.attempt(), {kind, 1, 0, "what was seen"}});
+    send({EventKind::kSeen, policy.attempt(), {kind, 1, 0, "what was seen"}});
   }
   void end(EvidenceKind kind, int value, std::string text = "") {
-    send({EventKind::kEnded, machine.attempt(), {kind, 0, value, std::move(text)}});
+    send({EventKind::kEnded, policy.attempt(), {kind, 0, value, std::move(text)}});
   }
   void fenced() {
     must_fence = lives = false;
-    send({EventKind::kFenced, machine.attempt()});
+    send({EventKind::kFenced, policy.attempt()});
   }
   // An attempt that ends so, up to the next decision.
   void fail(EvidenceKind kind, int value, std::string text = "") {
@@ -52,7 +52,7 @@ struct Story {
   }
   const LaunchAction& last() const { return actions.back(); }
 
-  Machine machine;
+  Policy policy;
   CommittedSteps steps;
   std::vector<LaunchAction> actions;
   std::vector<double> starts;
@@ -63,12 +63,12 @@ struct Story {
 constexpr LaunchSpec kLaunchSpec{
     .restarts_per_hour = 10, .restarts = 200, .fruitless_attempts = 4, .backoff_s = 5};
 
-TEST(Machine, EndsWithTheRun) {
+TEST(Policy, EndsWithTheRun) {
   Story story(kLaunchSpec);
   EXPECT_EQ(story.last().kind, ActionKind::kStart);
   EXPECT_EQ(story.last().attempt, 1);
   story.first_step();
-  EXPECT_EQ(story.machine.phase(), LaunchPhase::kRun);
+  EXPECT_EQ(story.policy.phase(), LaunchPhase::kRun);
   story.end(EvidenceKind::kExit, 0);
   EXPECT_EQ(story.last().kind, ActionKind::kFence);
   story.fenced();
@@ -76,10 +76,10 @@ TEST(Machine, EndsWithTheRun) {
   EXPECT_EQ(story.last().exit_code, 0);
 }
 
-TEST(Machine, FencesBeforeItStartsAgain) {
+TEST(Policy, FencesBeforeItStartsAgain) {
   Story story(kLaunchSpec);
   story.end(EvidenceKind::kSignal, SIGKILL);
-  EXPECT_EQ(story.machine.phase(), LaunchPhase::kFence);
+  EXPECT_EQ(story.policy.phase(), LaunchPhase::kFence);
   story.tick(30);
   EXPECT_EQ(story.last().kind, ActionKind::kFence) << "nothing starts beside the old attempt";
   story.fenced();
@@ -90,40 +90,40 @@ TEST(Machine, FencesBeforeItStartsAgain) {
   EXPECT_EQ(story.last().attempt, 2);
 }
 
-TEST(Machine, WaitsForTheEndOfAProcessThatIsGone) {
+TEST(Policy, WaitsForTheEndOfAProcessThatIsGone) {
   Story story(kLaunchSpec);
   story.see(EvidenceKind::kGone);
-  EXPECT_EQ(story.machine.phase(), LaunchPhase::kClassify);
+  EXPECT_EQ(story.policy.phase(), LaunchPhase::kClassify);
   story.tick(0.1);
   story.end(EvidenceKind::kSignal, SIGSEGV);
-  EXPECT_EQ(story.machine.cause().fault, FaultClass::kCrash);
-  EXPECT_EQ(story.machine.cause().evidence.size(), 2u);
+  EXPECT_EQ(story.policy.cause().fault, FaultClass::kCrash);
+  EXPECT_EQ(story.policy.cause().evidence.size(), 2u);
 
   Story silent(kLaunchSpec);
   silent.see(EvidenceKind::kGone);
   silent.tick(10.1);
-  EXPECT_EQ(silent.machine.cause().fault, FaultClass::kUnknown);
+  EXPECT_EQ(silent.policy.cause().fault, FaultClass::kUnknown);
   EXPECT_EQ(silent.last().kind, ActionKind::kFence);
 }
 
 // 0, 5, 15, 60, 300 s and a fifth more at most; a committed step begins anew.
-TEST(Machine, WaitsLongerEachTime) {
+TEST(Policy, WaitsLongerEachTime) {
   Story story({.restarts_per_hour = 100, .fruitless_attempts = 100, .backoff_s = 5});
   for (const double delay_s : {0.0, 5.0, 15.0, 60.0, 300.0, 300.0}) {
     story.fail(EvidenceKind::kSignal, SIGKILL);
     EXPECT_GE(story.last().delay_s, delay_s);
     EXPECT_LE(story.last().delay_s, delay_s * 1.2);
     if (delay_s > 0) story.tick(delay_s * 0.99);
-    EXPECT_EQ(story.machine.phase(), delay_s > 0 ? LaunchPhase::kForm : story.machine.phase());
+    EXPECT_EQ(story.policy.phase(), delay_s > 0 ? LaunchPhase::kForm : story.policy.phase());
     story.tick(delay_s * 0.21 + 0.01);
-    EXPECT_EQ(story.machine.phase(), LaunchPhase::kStart);
+    EXPECT_EQ(story.policy.phase(), LaunchPhase::kStart);
   }
   story.steps = {40, 20};
   story.fail(EvidenceKind::kSignal, SIGKILL);
   EXPECT_EQ(story.last().delay_s, 0);
 }
 
-TEST(Machine, StopsWhereNoRestartHelps) {
+TEST(Policy, StopsWhereNoRestartHelps) {
   for (const int code : {2, 22, 23, 29, 64}) {
     Story story(kLaunchSpec);
     story.fail(EvidenceKind::kExit, code, "the reason");
@@ -133,7 +133,7 @@ TEST(Machine, StopsWhereNoRestartHelps) {
   }
 }
 
-TEST(Machine, StopsAfterTheRestartsOfAClass) {
+TEST(Policy, StopsAfterTheRestartsOfAClass) {
   Story story({.fruitless_attempts = 100, .backoff_s = 0});
   story.fail(EvidenceKind::kExit, 25, "no space");
   EXPECT_EQ(story.last().kind, ActionKind::kDecide);
@@ -144,7 +144,7 @@ TEST(Machine, StopsAfterTheRestartsOfAClass) {
 }
 
 // Same place, same place, one step older, stop; the signature is in the one line.
-TEST(Machine, LeavesACrashLoopByTheLadder) {
+TEST(Policy, LeavesACrashLoopByTheLadder) {
   Story story({.backoff_s = 0}, {40, 20});
   for (int attempt = 1; attempt <= 3; ++attempt) {
     story.fail(EvidenceKind::kExit, 70, "internal error: 17");
@@ -161,7 +161,7 @@ TEST(Machine, LeavesACrashLoopByTheLadder) {
 }
 
 // A kill from outside says nothing against the step.
-TEST(Machine, KeepsTheStepOfAKilledRun) {
+TEST(Policy, KeepsTheStepOfAKilledRun) {
   Story story({.backoff_s = 0}, {40, 20});
   for (int attempt = 1; attempt <= 3; ++attempt) {
     story.fail(EvidenceKind::kSignal, SIGKILL);
@@ -171,7 +171,7 @@ TEST(Machine, KeepsTheStepOfAKilledRun) {
   }
 }
 
-TEST(Machine, StopsAtTheBudgetOfAnHour) {
+TEST(Policy, StopsAtTheBudgetOfAnHour) {
   Story story({.restarts_per_hour = 3, .backoff_s = 0});
   for (int i = 0; i < 3; ++i) {
     story.steps.newest += 20;
@@ -190,7 +190,7 @@ TEST(Machine, StopsAtTheBudgetOfAnHour) {
   EXPECT_EQ(later.last().kind, ActionKind::kDecide);
 }
 
-TEST(Machine, DrainsWhenAskedToStop) {
+TEST(Policy, DrainsWhenAskedToStop) {
   Story story(kLaunchSpec);
   story.first_step();
   story.ask_to_stop();
@@ -198,7 +198,7 @@ TEST(Machine, DrainsWhenAskedToStop) {
   story.ask_to_stop();
   EXPECT_EQ(story.actions.size(), 2u) << "the second signal changes nothing";
   story.fail(EvidenceKind::kExit, 27);
-  EXPECT_EQ(story.machine.faults(), 0) << "an end that was asked for is no fault";
+  EXPECT_EQ(story.policy.faults(), 0) << "an end that was asked for is no fault";
   EXPECT_EQ(story.last().kind, ActionKind::kStop);
   EXPECT_EQ(story.last().exit_code, 27);
 
@@ -209,7 +209,7 @@ TEST(Machine, DrainsWhenAskedToStop) {
   EXPECT_EQ(waiting.last().exit_code, 27);
 }
 
-TEST(Machine, StopsBesideProcessesThatCannotBeKilled) {
+TEST(Policy, StopsBesideProcessesThatCannotBeKilled) {
   Story story(kLaunchSpec);
   story.see(EvidenceKind::kSuspended);
   story.tick(61);
@@ -220,10 +220,10 @@ TEST(Machine, StopsBesideProcessesThatCannotBeKilled) {
 // An event by chance: an end, a sight, a late word of the attempt before, or mostly time.
 void happen(Story& story, std::mt19937_64& random) {
   const auto below = [&](int bound) { return int(random() % uint64_t(bound)); };
-  constexpr EvidenceKind kSights[] = {EvidenceKind::kGone,    EvidenceKind::kOutOfMemory,
+  constexpr EvidenceKind kSights[] = {EvidenceKind::kGone,      EvidenceKind::kOutOfMemory,
                                       EvidenceKind::kSuspended, EvidenceKind::kMissing,
-                                      EvidenceKind::kStuck,   EvidenceKind::kSilent};
-  const int attempt = story.machine.attempt() - (below(10) == 0 ? 1 : 0);
+                                      EvidenceKind::kStuck,     EvidenceKind::kSilent};
+  const int attempt = story.policy.attempt() - (below(10) == 0 ? 1 : 0);
   const int chance = below(40);
   if (chance == 0)
     story.send({EventKind::kSeen, attempt, {kSights[below(6)], below(8), 0, "seen"}});
@@ -256,8 +256,8 @@ void expect_budgets(const Story& story, const LaunchSpec& limits) {
 
 // From here on every attempt hangs, and the world answers.
 void expect_end(Story& story) {
-  for (int i = 0; i < 2000 && story.machine.phase() != LaunchPhase::kStop; ++i) {
-    const LaunchPhase phase = story.machine.phase();
+  for (int i = 0; i < 2000 && story.policy.phase() != LaunchPhase::kStop; ++i) {
+    const LaunchPhase phase = story.policy.phase();
     if (story.must_fence)
       story.fenced();
     else if (phase == LaunchPhase::kStart || phase == LaunchPhase::kRun)
@@ -267,12 +267,12 @@ void expect_end(Story& story) {
     else
       story.tick(20);
   }
-  EXPECT_EQ(story.machine.phase(), LaunchPhase::kStop)
-      << "stuck in " << name_of(story.machine.phase());
+  EXPECT_EQ(story.policy.phase(), LaunchPhase::kStop)
+      << "stuck in " << name_of(story.policy.phase());
 }
 
 // Whatever comes in whatever order: one attempt at a time, no start beside an old one, no budget
-// passed, and no state in which the machine stays.
+// passed, and no state in which the policy stays.
 void simulate(uint64_t seed, int num_events) {
   std::mt19937_64 random(seed);
   const auto below = [&](int bound) { return int(random() % uint64_t(bound)); };
@@ -282,18 +282,18 @@ void simulate(uint64_t seed, int num_events) {
                             .fruitless_attempts = 1 + below(6),
                             .backoff_s = double(below(3))};
     Story story(limits);
-    for (; story.machine.phase() != LaunchPhase::kStop && done < num_events; ++done)
+    for (; story.policy.phase() != LaunchPhase::kStop && done < num_events; ++done)
       happen(story, random);
     expect_budgets(story, limits);
     expect_end(story);
   }
 }
 
-TEST(Machine, SurvivesRandomEvents) {
+TEST(Policy, SurvivesRandomEvents) {
   simulate(1, 100'000);
 }
 
-TEST(Machine, SurvivesAMillionRandomEvents) {
+TEST(Policy, SurvivesAMillionRandomEvents) {
   simulate(2, 1'000'000);
 }
 
