@@ -20,6 +20,7 @@ struct Sizes {
   double root, blocks;         // parameters of a rank, without experts
   double experts = 0;          // parameters of experts of a rank
   double routed = 0;           // gradients of routing weights, for a token in all blocks
+  double adapted = 0;          // elements between A and B of experts' adapters, likewise
   double row_loads = 0;        // elements that cp ranks sum for the routers' losses
   // The passes of mixers that read rows before a token, that have keys, and that have states.
   struct Runs {
@@ -47,6 +48,11 @@ struct Sizes {
       if (!stored.is_trained()) continue;
       const bool vector = stored.shape.ndim() == 1 || stored.is_adapter;
       if (is_of_experts(stored)) experts += double(stored.shape.numel()) / double(p.ep);
+      if (is_of_experts(stored) && stored.logical[0].adapter) {  // half of one
+        const BlockSpec& block = weights.spec.blocks[size_t(stored.block)];
+        const int64_t chosen = std::get<MoeSpec>(block.feed_forward).experts_of_token();
+        adapted += double(chosen * recipe.tune.lora.rank) / 2;
+      }
       if (partial_over_shares(stored.logical[0], p.sequence_parallel))
         (vector ? partial_vectors : partial_tables) += double(stored.shape.numel());
     }
@@ -228,6 +234,8 @@ void add_tp(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Size
   add(sum, "tp attention gradient", backward * twice * all * z.a);
   add(sum, "tp feed-forward gradient", backward * twice * all * z.s);
   if (z.routed > 0) add(Op::kAllReduce, "tp router", z.m * z.routed * 2 * share * z.tokens * z.s);
+  if (z.adapted > 0)
+    add(Op::kAllReduce, "tp adapters", z.m * z.adapted * 2 * share * z.tokens * z.a);
   if (z.partial_vectors > 0) add(Op::kAllReduce, "tp norms", 2 * share * z.partial_vectors * z.s);
   if (!cut) return;
   add(Op::kAllGather, "tp attention input", (forward + backward) * all * z.a);

@@ -222,6 +222,9 @@ class ExpertExchange {
   // Adds up in place the gradients of routing weights, [T, k], followed by those of a shared
   // expert's gate, [T].  Ranks that hold a part of the width have a part of these sums.
   virtual void sum_partial(const Tensor& gradients) { (void)gradients; }
+  // Adds up in place the rows of an adapter between its two products (lora.h), of which ranks that
+  // hold a part of the width have a part.  A context that only counts memory sends nothing.
+  virtual void sum_adapted(const kernels::Context&, const Tensor& rows) { (void)rows; }
   // True on the one rank that adds what all compute alike: skipped tokens, and the input gradient
   // of router and gate.
   virtual bool leads() const { return true; }

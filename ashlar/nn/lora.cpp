@@ -124,14 +124,16 @@ void adapted_grouped_backward(const Context& ctx, const Pass& pass, const Matrix
     };
     const Tensor u = take(), v = take();
     grouped_into(ctx, pass, x, adapter.a.operand, row_of_group, u, adapter.scale);
-    grouped_weight_gradient(ctx, pass, dy, Matrix::of(u), row_of_group, adapter.b.gradient);
     grouped_linear_backward_input(ctx, compute, dy, adapter.b.operand, row_of_group, Matrix::of(v));
     scale(ctx, v, adapter.scale);
-    grouped_weight_gradient(ctx, pass, Matrix::of(v), x, row_of_group, adapter.a.gradient);
     const Tensor more = ctx.workspace->take(pass.types.wide, {dx.rows, dx.cols});
     grouped_linear_backward_input(ctx, compute, Matrix::of(v), adapter.a.operand, row_of_group,
                                   Matrix::of(more));
     add(ctx, Matrix::of(more), dx);
+    // dx above needs only this rank's part of v.
+    pass.exchanges.experts->sum_adapted(ctx, adapter.cuts_inputs ? u : v);
+    grouped_weight_gradient(ctx, pass, dy, Matrix::of(u), row_of_group, adapter.b.gradient);
+    grouped_weight_gradient(ctx, pass, Matrix::of(v), x, row_of_group, adapter.a.gradient);
   }
 }
 
@@ -162,32 +164,40 @@ std::array<ParameterInfo, 2> infos_of(const ParameterInfo& base, int64_t rank) {
   return {a, b};
 }
 
-// Likewise of a stack of experts.  Only whole experts are on a rank (spec/validate.cpp).
+// Likewise of a stack of experts.  The ranks that share the experts' width all hold the half that
+// is whole.
 std::array<ParameterInfo, 2> infos_of_stack(const ParameterInfo& base, int64_t rank) {
   const int64_t experts = base.shape[0], rows = base.shape[1], cols = base.shape[2];
-  const std::vector<Cut> cuts = {base.cuts[0]};
-  return {{{.name = lora_a_name(base.name),
-            .shape = {experts, rank, cols},
-            .init = {InitRule::Kind::kUniform, 1.0 / std::sqrt(double(cols))},
-            .decay = true,
-            .adapter = true,
-            .cuts = cuts},
-           {.name = lora_b_name(base.name),
-            .shape = {experts, rows, rank},
-            .init = {InitRule::Kind::kConstant, 0.0},
-            .decay = true,
-            .adapter = true,
-            .cuts = cuts}}};
+  const Cut &by_expert = base.cuts[0], &by_width = base.cuts[1];
+  // The extent of `dim` is one grain of the width, of which every share has a copy.
+  const auto whole = [](int dim, int64_t extent) {
+    return Cut{dim, {Section{Grain::kExpertWidth, 1, extent, 0, extent}}};
+  };
+  ParameterInfo a{.name = lora_a_name(base.name),
+                  .shape = {experts, rank, cols},
+                  .init = {InitRule::Kind::kUniform, 1.0 / std::sqrt(double(cols))},
+                  .decay = true,
+                  .adapter = true,
+                  .cuts = {by_expert, by_width.dim == 2 ? by_width : whole(2, cols)}};
+  ParameterInfo b{.name = lora_b_name(base.name),
+                  .shape = {experts, rows, rank},
+                  .init = {InitRule::Kind::kConstant, 0.0},
+                  .decay = true,
+                  .adapter = true,
+                  .cuts = {by_expert, by_width.dim == 1 ? by_width : whole(1, rows)}};
+  return {a, b};
 }
 
 void list_stacked_adapter(const TuneSpec& tune, const Stored& stored, StoredVisitor visit) {
-  if (!tune.adapts(stored.logical[0].name)) return;
+  const ParameterInfo& base = stored.logical[0];
+  if (!tune.adapts(base.name)) return;
   Adapter& adapter = stored.weight->adapters.emplace_back();
   const int64_t rank = tune.lora.rank, experts = stored.operand_shape[0],
                 rows = stored.operand_shape[1], cols = stored.operand_shape[2];
   adapter.logical = 0, adapter.begin = 0, adapter.end = rows;
   adapter.scale = tune.lora.scale();
-  auto [a, b] = infos_of_stack(stored.logical[0], rank);
+  adapter.cuts_inputs = base.cuts[1].dim == 2;
+  auto [a, b] = infos_of_stack(base, rank);
   visit({.weight = &adapter.a, .logical = {std::move(a)}, .operand_shape = {experts, rank, cols}});
   visit({.weight = &adapter.b, .logical = {std::move(b)}, .operand_shape = {experts, rows, rank}});
 }

@@ -11,7 +11,9 @@
 // cuts the columns, A is cut and B is whole.  The gradient of the whole one is a partial sum.
 //
 // Experts have A and B of their own each, in stacks.  These are products of the experts' unit, as
-// the experts are; all other adapters belong to the root.
+// the experts are; all other adapters belong to the root.  Adapters of experts are cut likewise,
+// but the gradient of the half that is whole is not a partial sum: ranks add up v where they cut
+// the rows of W, and u where they cut the columns, and then all of them compute it.
 //
 // Source   arXiv:2106.09685.  A begins uniform in +-1/sqrt(K), as in PEFT, and B with zeros, so
 //          that the first step begins with the outputs of the model without adapters.

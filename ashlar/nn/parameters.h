@@ -108,6 +108,7 @@ struct Adapter {
   size_t logical;      // the tensor, among those of the Weight
   int64_t begin, end;  // the rows, on this rank
   double scale;
+  bool cuts_inputs = false;  // of a stack: ranks that share its width hold columns of it, not rows
 };
 
 // A Weight, and the logical tensors whose parts it holds one after another along dim 0.

@@ -49,6 +49,9 @@ class EpExchange final : public nn::ExpertExchange {
   void sum_partial(const Tensor& gradients) override {
     if (tp_.size() > 1) sums_.sum_partial(gradients);
   }
+  void sum_adapted(const kernels::Context& ctx, const Tensor& rows) override {
+    if (tp_.size() > 1) sums_.sum_adapted(ctx, rows);
+  }
   bool leads() const override { return sums_.leads(); }
 
   // Numbers of rounds and of mixtures that ran since the last call.

@@ -32,6 +32,11 @@ void ExpertSums::sum_partial(const Tensor& dweight_T) {
   tp_.all_reduce(dweight_T, dweight_T, "tp router").wait();
 }
 
+void ExpertSums::sum_adapted(const Context& ctx, const Tensor& rows) {
+  if (ctx.meta() && !ctx.trace) return;
+  tp_.all_reduce(rows, rows, "tp adapters").wait();
+}
+
 TpBranch::TpBranch(std::unique_ptr<nn::Branch> inner, comm::Group& tp, const std::string& name,
                    bool sequence_parallel)
     : inner_(std::move(inner)),

@@ -11,6 +11,8 @@
 //            experts       all_reduce                    the same three of "tp feed-forward"
 //                          "tp feed-forward gradient"
 //            router        all_reduce "tp router"        the same
+//            adapters      all_reduce "tp adapters"      the same
+//            of experts
 //   linear mixers of GLA (backward) and Lightning (both): all_reduce "tp heads"
 //   over ranks that share keys: all_reduce "tp query sums" forward, "tp key gradients" backward.
 //
@@ -64,6 +66,7 @@ class ExpertSums final : public nn::ExpertExchange {
  public:
   explicit ExpertSums(comm::Group& tp) : tp_(tp) {}
   void sum_partial(const Tensor& dweight_T) override;
+  void sum_adapted(const kernels::Context&, const Tensor& rows) override;
   bool leads() const override { return tp_.rank() == 0; }
 
  private:

@@ -47,12 +47,6 @@ double LoraSpec::scale() const {
   return alpha / (rslora ? std::sqrt(double(rank)) : double(rank));
 }
 
-bool LoraSpec::adapts_experts() const {
-  return std::ranges::any_of(targets, [](const std::string& target) {
-    return target.find(kExperts) != std::string::npos;
-  });
-}
-
 bool TuneSpec::freezes(std::string_view tensor) const {
   if (has_adapters()) return !any_matches(lora.modules_to_save, tensor);
   return any_matches(freeze, tensor);

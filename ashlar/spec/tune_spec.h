@@ -22,7 +22,6 @@ struct LoraSpec {
   std::vector<std::string> modules_to_save{};
 
   double scale() const;
-  bool adapts_experts() const;
   friend bool operator==(const LoraSpec&, const LoraSpec&) = default;
 };
 

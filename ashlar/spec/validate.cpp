@@ -355,11 +355,6 @@ std::string tune_rule(const Recipe& recipe) {
     return key +
            " but lora.targets is []; name layers that get adapters: attention, mlp, "
            "experts";
-  if (tune.has_adapters() && tune.lora.adapts_experts() && recipe.parallel.tp > 1)
-    return fmt::format(
-        "lora.targets names experts but parallel.tp is {}, which cuts the width of each of them; "
-        "choose tp 1 and parallel.ep",
-        recipe.parallel.tp);
   if (recipe.init.model.empty())
     return key + " but init.model is \"\"; name the model whose tensors stay as they are";
   return "";

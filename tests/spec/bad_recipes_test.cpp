@@ -59,8 +59,6 @@ const std::vector<BadRecipe>& bad_recipes() {
       {"freeze_from_seed", {"train.freeze names tensors but init.model is \"\"", "name the model"}},
       {"lora_and_freeze",
        {"lora.rank is 8 and train.freeze names tensors", "leave out train.freeze"}},
-      {"lora_experts_tp",
-       {"lora.targets names experts but parallel.tp is 2", "choose tp 1 and parallel.ep"}},
       {"lora_targets", {"lora.targets is [", "a list of texts, none of them empty"}},
       {"missing_model_key", {"model.head_dim is missing", "expected an integer from 1 to 256"}},
       {"heads",

@@ -70,6 +70,14 @@ void add_tune_cases(std::vector<ParityCase>& cases) {
   add("lora_experts_pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}, experts);
   add("lora_experts_cp2", 2, {"parallel.cp=2"}, experts);
   add("lora_experts_tsp2", 2, {"parallel.tsp=2"}, experts);
+  add("lora_experts_tp2", 2, {"parallel.tp=2"}, experts, true);
+  add("lora_experts_tp2_sequence_parallel", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"},
+      experts);
+  add("lora_experts_ep2_tp2_zero3", 4, {"parallel.ep=2", "parallel.tp=2", "parallel.zero=3"},
+      experts);
+  add("lora_experts_pp2_tp2_zb", 4,
+      {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=zb", "parallel.zero=1"}, experts);
+  add("lora_experts_dp2_tp4_zero2", 8, {"parallel.tp=4", "parallel.zero=2"}, experts);
   add("lora_shared_ep2", 2, {"parallel.ep=2"}, lora_shared);
   add("lora_shared_ep2_tp2_zero3", 4, {"parallel.ep=2", "parallel.tp=2", "parallel.zero=3"},
       lora_shared);
