@@ -19,6 +19,7 @@
 #include "ashlar/parallel/ep.h"
 #include "ashlar/parallel/muon_holdings.h"
 #include "ashlar/parallel/pp.h"
+#include "ashlar/parallel/replay.h"
 #include "ashlar/parallel/tp.h"
 #include "ashlar/parallel/tp_sums.h"
 #include "ashlar/parallel/zero.h"
@@ -46,6 +47,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   if (parallel_.tp > 1) sum_partial(allocator);
   shard_state(allocator, options.muon_plans);
   if (recipe_.health.weights_every > 0) check_copies();
+  if (recipe_.health.replay_every > 0 && !ctx_.meta()) check_gradients();
 }
 
 RankModel::~RankModel() = default;
@@ -201,9 +203,18 @@ void RankModel::check_copies() {
   zero_->set_copy_check(copy_check_.get());
 }
 
+void RankModel::check_gradients() {
+  replay_ =
+      std::make_unique<Replay>(recipe_.health.replay_every, model_->weights(), groups_, parallel_);
+  if (!replay_->repeats()) replay_.reset();
+  replay_program_ = step_program(parallel_, model_->weights().share.stage, chunks_, 1,
+                                 keep() == nn::Keep::kBlockInput);
+  zero_->set_replay(replay_.get());
+}
+
 // --- a step ---
 
-void RankModel::begin_step() {
+void RankModel::begin_step(const StageProgram& program) {
   in_step_ = true;
   ctx_.enter("start of step");
   ctx_.enter_micro_batch(-1);
@@ -215,7 +226,7 @@ void RankModel::begin_step() {
   losses_ = {};
   accumulates_.assign(chunks_.size(), false);
   loaded_ = -1;
-  zero_->begin(step_program_.uses);
+  zero_->begin(program.uses);
 }
 
 // Does nothing if this micro-batch is the one that is loaded.
@@ -264,7 +275,10 @@ nn::StepLosses RankModel::step_losses() const {
 void RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {
   using Kind = Action::Kind;
   ASHLAR_ASSERT(int64_t(batches.size()) == micro_batches_per_step());
-  begin_step();
+  const bool replayed = replay_ && replay_->begin_step();
+  if (replayed) repeat(1, batches[0]);
+  begin_step(step_program_);
+  if (replayed) replay_->begin_pass(/*drops=*/false);
   if (ep_) ep_->take_rounds();  // forgets those of evaluations
   for (size_t i = 0; i < step_program_.actions.size(); ++i) {
     const Action& action = step_program_.actions[i];
@@ -277,6 +291,7 @@ void RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int6
       run_forward(saved);
     } else if (computes) {
       run_backward(i, saved);
+      if (replayed && action.micro_batch == 0) replay_->end_pass();
       if (action.chunk == 0 && action.kind == Kind::kBackward) ended(action.micro_batch);
     } else if (action.kind == Kind::kWeights) {
       run_weights(i);
@@ -291,6 +306,28 @@ void RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int6
     const auto [rounds, mixtures] = ep_->take_rounds();
     losses_.rounds = double(rounds), losses_.mixtures = double(mixtures);
   }
+  if (replayed) end_replay(batches[0]);
+}
+
+// Computes the gradients of the first micro-batch of another replica, and drops them.
+void RankModel::repeat(int distance, const MicroBatch& own) {
+  const MicroBatch batch = replay_->inputs_of(distance, own);
+  begin_step(replay_program_);
+  replay_->begin_pass(/*drops=*/true);
+  ctx_.enter_micro_batch(0);
+  load(0, batch);
+  const nn::Saved& saved = saved_of(replay_program_, 0);
+  run_forward(saved);
+  run_backward(1, saved);
+  if (cp_) cp_->finish_sends();
+  replay_->end_pass();
+}
+
+void RankModel::end_replay(const MicroBatch& own) {
+  if (replay_->agrees()) return;
+  zero_->finish_gradients(ctx_);  // the repetitions write where gradients are being summed
+  for (const int distance : replay_->deciding_distances()) repeat(distance, own);
+  replay_->fail();
 }
 
 void RankModel::run_forward(const nn::Saved& saved) {

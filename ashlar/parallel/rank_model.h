@@ -14,6 +14,7 @@
 //                     and sums of the gradients that tp leaves partial (tp_sums.h)
 //   zero              the residency: it gathers weights before a block runs, and reduces gradients
 //                     after (zero.h)
+//   checks            of copies of weights (copy_check.h) and of gradients (replay.h)
 //
 // Every rank makes the same calls in the same order:
 //
@@ -55,6 +56,7 @@ class ExpertSums;
 class TpSums;
 class HeadSums;
 class MuonMatrices;
+class Replay;
 class SharedMuonPlans;
 class Zero;
 
@@ -161,6 +163,7 @@ class RankModel {
   }
   bool has_router_losses() const;  // the whole model
   bool compares_copies() const { return copy_check_ != nullptr; }
+  bool replays() const { return replay_ != nullptr; }
   // The activations that forward kept of the last micro-batch, in the last chunk of a stage.
   const nn::Saved& saved() const { return *last_saved_; }
 
@@ -188,6 +191,7 @@ class RankModel {
   void sum_partial(Allocator& allocator);                          // tp
   void shard_state(Allocator& allocator, SharedMuonPlans* plans);  // zero
   void check_copies();
+  void check_gradients();
 
   std::vector<Piece> frozen_pieces_of(const nn::ParameterInfo& info, const Tensor& value) const;
   nn::Keep keep() const;
@@ -200,7 +204,9 @@ class RankModel {
   nn::ModelCall call();
   const nn::Saved& saved_of(const StageProgram& program, size_t action) const;
   nn::StepLosses step_losses() const;
-  void begin_step();
+  void begin_step(const StageProgram& program);
+  void repeat(int distance, const MicroBatch& own);
+  void end_replay(const MicroBatch& own);
   void run_forward(const nn::Saved& saved);
   void run_backward(size_t action, const nn::Saved& saved);  // number in the step's program
   void run_weights(size_t action);
@@ -239,8 +245,9 @@ class RankModel {
   std::unique_ptr<PpTransfers> pp_;          // null: pp 1
   std::unique_ptr<Zero> zero_;
   std::unique_ptr<CopyCheck> copy_check_;  // null: health.weights_every 0, or no copies
+  std::unique_ptr<Replay> replay_;         // null: health.replay_every 0, or a single replica
   std::unique_ptr<MuonMatrices> muon_;
-  StageProgram step_program_, evaluation_program_;
+  StageProgram step_program_, evaluation_program_, replay_program_;
   std::vector<bool> accumulates_;  // by chunk: its gradients are not the first of the step
   bool in_step_ = false;           // not reduced yet
 };

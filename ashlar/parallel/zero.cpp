@@ -30,6 +30,7 @@
 
 #include "ashlar/kernels/copy.h"
 #include "ashlar/parallel/copy_check.h"
+#include "ashlar/parallel/replay.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -278,6 +279,7 @@ void Zero::begin_gradient(const Context& ctx, int64_t block) {
 
 void Zero::end_gradient(const Context& ctx, int64_t block) {
   Block& b = blocks_[size_t(block)];
+  if (replay_ && replay_->take(block)) return;
   ++b.made;
   --b.to_make;
   if (stage_ < 2 && (b.to_make > 0 || !overlap_)) return;

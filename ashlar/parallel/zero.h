@@ -61,6 +61,7 @@
 namespace ashlar::parallel {
 
 class CopyCheck;
+class Replay;
 
 // The products that the model of a rank holds at a time under ZeRO.
 nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
@@ -129,6 +130,9 @@ class Zero final : public nn::Residency {
   void need_root(const kernels::Context& ctx);
   // From now on `check` gets the whole weights of every unit before they are read; null: nobody.
   void set_copy_check(CopyCheck* check) { copy_check_ = check; }
+  // From now on `replay` sees the gradients of every block before they are reduced, and may drop
+  // them; null: nobody.
+  void set_replay(Replay* replay) { replay_ = replay; }
   // To be called after the last backward of the step: reduces the remaining gradients and waits.
   void finish_gradients(const kernels::Context&);
   // Where updates of parameters() can refresh the packed forms of their rows, in that order: rows
@@ -242,6 +246,7 @@ class Zero final : public nn::Residency {
   size_t next_ = 0;  // the first of uses_ that was not acquired
   std::vector<ShardWork>* works_ = nullptr;
   CopyCheck* copy_check_ = nullptr;
+  Replay* replay_ = nullptr;
 };
 
 }  // namespace ashlar::parallel

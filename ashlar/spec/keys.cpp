@@ -253,6 +253,9 @@ Rows health_and_checkpoint() {
       integer("health.weights_every", h, &H::weights_every, kCount,
               "steps after which ranks with copies of the same weights compare a 64th of them; 0: "
               "never"),
+      integer("health.replay_every", h, &H::replay_every, kCount,
+              "steps after which data-parallel ranks repeat each other's first micro-batch and "
+              "compare gradients; 0: never"),
       integer("checkpoint.every", c, &C::every, {-1, kNone},
               "steps between checkpoints; 0: only at the end; -1: never"),
       integer("checkpoint.keep", c, &C::keep, kAtLeastOne,

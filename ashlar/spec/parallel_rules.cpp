@@ -256,6 +256,14 @@ std::string sequence_parallel_rule(const Recipe& recipe) {
       tokens, recipe.train.micro_batch, recipe.data.sequence_length, p.cp, p.tp);
 }
 
+std::string replay_rule(const Recipe& recipe) {
+  if (recipe.health.replay_every == 0 || recipe.parallel.pp == 1) return "";
+  return fmt::format(
+      "health.replay_every is {} but parallel.pp is {}: stages of a pipeline are not repeated; "
+      "choose replay_every 0, or pp 1",
+      recipe.health.replay_every, recipe.parallel.pp);
+}
+
 int64_t num_streams(const Recipe& recipe) {
   return recipe.data.num_streams > 0 ? recipe.data.num_streams
                                      : default_num_streams(recipe.train.global_batch);
@@ -284,7 +292,7 @@ std::string other_axes(const ParallelSpec& p) {
 
 std::string parallel_problem(const Recipe& recipe) {
   for (const auto& rule : {tp_rule, tsp_rule, cp_rule, state_rule, cp_heads_rule, pp_rule, ep_rule,
-                           sequence_parallel_rule}) {
+                           sequence_parallel_rule, replay_rule}) {
     std::string problem = rule(recipe);
     if (!problem.empty()) return problem;
   }

@@ -166,6 +166,7 @@ struct HealthSpec {
   double max_loss_rise = 1.0;   // a spike's loss exceeds the window's largest by this much
   int64_t max_consecutive_skips = 3, max_skips_per_1000 = 10;
   int64_t weights_every = 0;  // steps between comparisons of copies of weights; 0: never
+  int64_t replay_every = 0;   // steps between repetitions of micro-batches; 0: never
   friend bool operator==(const HealthSpec&, const HealthSpec&) = default;
 };
 

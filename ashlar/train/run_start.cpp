@@ -156,6 +156,8 @@ void Run::open_checkpoints() {
   log_.info("{}", describe_run(*trainer_, plan_, isa_, scale_.peak_flops, peak_->origin()));
   if (recipe_.health.weights_every > 0 && !trainer_->model().compares_copies())
     log_.warn("health.weights_every compares nothing: no ranks hold the same weights");
+  if (recipe_.health.replay_every > 0 && !trainer_->model().replays())
+    log_.warn("health.replay_every repeats nothing: there is one data-parallel replica");
   if (!resources_.placement.empty()) log_.info("placement: {}", resources_.placement);
   const std::string warmup = warmup_problem(recipe_);
   if (!warmup.empty()) log_.warn("{}", warmup);
