@@ -142,14 +142,14 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   # The planted faults run in children, for which ThreadSanitizer ignores the host once there are
   # fibers: they get a process of their own.
   set(RACES_TEST ${SETARCH} -R $<TARGET_FILE:gpu_races_test> --gtest_brief=1)
-  # Of a test with a table of cases the first run takes every fifth, and another takes all: five is prime to the sizes
+  # Of a test with a table of cases the first run takes every 11th, and another takes all: 11 is prime to the sizes
   # of the loops over types and flags, so that all of their values get a turn.
   set(OPS -Language.Functions*:Faults.*)
   add_test(NAME gpu.races COMMAND ${RACES_TEST}
            --gtest_filter=${OPS}:GpuMergeNorm.InOne*:GpuGroups.OfRowsOfTheModels:GpuGroups.OfColumnsOfManyGroups:CublasLt.*)
   add_test(NAME gpu.races.all COMMAND ${RACES_TEST} --gtest_filter=${OPS})
   add_test(NAME gpu.races.faults COMMAND ${RACES_TEST} --gtest_filter=Faults.*)
-  set_tests_properties(gpu.races PROPERTIES LABELS fast TIMEOUT 300 ENVIRONMENT ASHLAR_GPU_EVERY=5)
+  set_tests_properties(gpu.races PROPERTIES LABELS fast TIMEOUT 300 ENVIRONMENT ASHLAR_GPU_EVERY=11)
   set_tests_properties(gpu.races.all PROPERTIES LABELS long TIMEOUT 900)
   set_tests_properties(gpu.races.faults PROPERTIES LABELS fast TIMEOUT 300)
 endif()
