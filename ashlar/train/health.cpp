@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace ashlar::train {
@@ -54,6 +55,18 @@ StepVerdict Health::judge(int64_t step, double loss, double gradient_norm) {
     state_.recent_skips.push_back(step);
   }
   return verdict;
+}
+
+void Health::pass_samples(const std::vector<int64_t>& samples) {
+  std::vector<int64_t>& all = state_.harmful;
+  all.insert(all.end(), samples.begin(), samples.end());
+  std::ranges::sort(all);
+  all.erase(std::ranges::unique(all).begin(), all.end());
+}
+
+bool Health::passes(int64_t first_sample, int64_t num_samples) const {
+  const auto next = std::ranges::lower_bound(state_.harmful, first_sample);
+  return next != state_.harmful.end() && *next < first_sample + num_samples;
 }
 
 std::string Health::over_budget() const {

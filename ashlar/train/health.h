@@ -8,6 +8,8 @@
 //             no spike but a new level, and is applied
 //   budget    max_consecutive_skips steps in a row that are not finite, or max_skips_per_1000
 //             skipped steps of either kind in the last 1000
+//   passed    a step with a sample that did harm before (core/skip_list.h): it is not run, and
+//             counts nowhere here
 //
 // Source  the rule and its defaults were chosen on losses and norms of healthy runs, which have
 //         long tails, and of the same runs with planted faults.  optim.clip_norm bounds a spike
@@ -37,12 +39,17 @@ struct HealthState {
   int64_t skipped = 0, non_finite = 0;
   int64_t consecutive = 0;            // non-finite steps in a row, up to the last step
   std::vector<int64_t> recent_skips;  // steps
+  std::vector<int64_t> harmful;       // samples whose steps are passed, ascending
 };
 
 class Health {
  public:
   explicit Health(const HealthSpec& spec);
   StepVerdict judge(int64_t step, double loss, double gradient_norm);
+  // Steps with these samples are passed from now on, beside those of the restored state.
+  void pass_samples(const std::vector<int64_t>& samples);
+  void forget_samples() { state_.harmful.clear(); }  // their numbers mean others now
+  bool passes(int64_t first_sample, int64_t num_samples) const;
   // A message that the budget of skips is used up, with the remedy; "" if it is not.
   std::string over_budget() const;
 

@@ -117,6 +117,10 @@ void Run::leave(const std::exception_ptr& error) {
 bool Run::step() {
   const auto start = Clock::now();
   const double stall_before = data_->stall_s();
+  if (health_.passes(data_->next_sample(), recipe_.train.global_batch)) {
+    pass_step();
+    return true;
+  }
   if (!run_micro_batches()) return false;
   enter("first step: gradient norm");
   const StepStats stats = measure();
@@ -139,6 +143,22 @@ bool Run::step() {
   // The row of the step is written before the run may end.
   if (!verdict.apply && row.has_targets) give_up_over_budget();
   return true;
+}
+
+// Takes the data of a step, and changes nothing else.
+void Run::pass_step() {
+  const auto start = Clock::now();
+  show(ranks_, PulsePlace::kData);
+  data_->next_step();
+  data_->take_step();
+  applied_ = false;
+  count_step();
+  report_.epochs(counters_.step, data_->epochs_begun());
+  report_.passed(counters_.step, data_->samples_of_step());
+  StepRow row = row_of({}, {.apply = false, .reason = "", .level = ""});
+  row.step_s = seconds_since(start);
+  counters_.seconds += row.step_s;
+  report_.step(row);
 }
 
 bool Run::run_micro_batches() {
@@ -177,6 +197,10 @@ void Run::update(const StepStats& stats, const StepVerdict& verdict) {
   blocked_s_ += seconds_since(start);
   applied_ = verdict.apply;
   applied_ ? trainer_->apply(stats) : trainer_->skip();
+  count_step();
+}
+
+void Run::count_step() {
   ++counters_.step;
   if (PulseWriter* const pulse = ranks_.trace().pulse()) pulse->step_ended(counters_.step);
   counters_.samples += recipe_.train.global_batch;

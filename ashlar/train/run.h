@@ -45,6 +45,7 @@ class Run {
   void take_weights();      // of init.model
   void open_checkpoints();  // takes the lease of their root, finds the newest good step
   void resume();
+  void read_skips();
   void begin();
 
   Reader reader() const;
@@ -52,10 +53,12 @@ class Run {
   bool finished() const { return counters_.step >= recipe_.train.steps; }
   bool is_due(int64_t period) const { return period > 0 && counters_.step % period == 0; }
   bool step();  // false: it was left undone
+  void pass_step();
   bool run_micro_batches();
   StepStats measure();
   StepVerdict judge(const StepStats& stats);
   void update(const StepStats& stats, const StepVerdict& verdict);
+  void count_step();
   void report_skip(const StepStats& stats, const StepVerdict& verdict);
   StepRow row_of(const StepStats& stats, const StepVerdict& verdict);
   int64_t tokens_per_step() const {

@@ -37,6 +37,7 @@ class RunData {
   // ahead of the cursor.
   void take_step();
   const data::LoaderState& cursor() const { return cursor_; }
+  int64_t next_sample() const { return data::next_sample(cursor_); }  // the next step's first
   // The datasets that began again in the step that was taken.
   std::vector<EpochBegun> epochs_begun() { return epochs_->advance(cursor_); }
   // The samples of that step, over all ranks, by number.

@@ -97,8 +97,14 @@ void RunReport::skipped(int64_t step, const StepStats& stats, const StepVerdict&
   metrics_->event("skip", {{"step", step},
                            {"reason", verdict.reason},
                            {"first_bad_gradient", bad_gradient},
+                           {"targets", stats.num_targets},
                            {"samples", samples}});
   metrics_->flush();
+}
+
+void RunReport::passed(int64_t step, const std::vector<int64_t>& samples) {
+  log_.info("step {} is passed without an update, as skips.jsonl says; {}", step, named(samples));
+  if (metrics_) metrics_->event("pass", {{"step", step}, {"samples", samples}});
 }
 
 void RunReport::epochs(int64_t step, const std::vector<EpochBegun>& begun) {

@@ -44,6 +44,8 @@ class RunReport {
   void new_level(int64_t step, const StepVerdict& verdict);
   void skipped(int64_t step, const StepStats& stats, const StepVerdict& verdict,
                const std::vector<int64_t>& samples, const std::string& bad_gradient);
+  // A step that was not run, because samples of it did harm before.
+  void passed(int64_t step, const std::vector<int64_t>& samples);
   void epochs(int64_t step, const std::vector<EpochBegun>& begun);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
   void show_curves();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ashlar/comm/agree.h"
+#include "ashlar/core/skip_list.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/train/alike.h"
@@ -74,6 +75,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   open_checkpoints();
   enter("weights");
   resume();
+  read_skips();
   if (PulseWriter* const pulse = ranks_.trace().pulse()) pulse->set_step(counters_.step);
   ranks_.barrier("resume").wait();  // no rank refuses the checkpoint
   enter("opening metrics");
@@ -188,6 +190,7 @@ void Run::resume() {
     return log_.info("the run is finished: step {} of {} is done; raise train.steps to go on",
                      counters_.step, recipe_.train.steps);
   if (report_resumed(saved, *trainer_, isa_, same_data, log_)) health_.forget_values();
+  if (!same_data) health_.forget_samples();
   if (!same_data) report_new_blend(data_->sources().train, loader_->state(), log_);
 }
 
@@ -198,6 +201,15 @@ void Run::begin_from_weights() {
                  "{}: its steps went away while this start looked at them; start again",
                  checkpoint_root(recipe_));
   trainer_->weights_changed();
+}
+
+// All ranks pass the same steps: rank 0 reads the list.
+void Run::read_skips() {
+  std::string text;
+  while_leader(ranks_, "skips", [&] { text = read_skip_list(files_, recipe_.train.run_dir); });
+  text = comm::text_from_leader(ranks_, text, "skips");
+  for (const HarmfulStep& step : parse_skip_list(text, skip_list_path(recipe_.train.run_dir)))
+    health_.pass_samples(step.samples);
 }
 
 void Run::begin() {

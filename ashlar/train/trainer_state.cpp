@@ -50,6 +50,8 @@ HealthState read_health(const Fields& fields, int64_t step) {
                   before, step);
     before = skip;
   }
+  if (fields.has("harmful_samples")) h.harmful = fields.counts("harmful_samples");
+  if (!std::ranges::is_sorted(h.harmful)) fields.fail("harmful_samples is not ascending");
   read_window(fields, "losses_f64_bits", "loss_count", h.losses, h.loss_count);
   read_window(fields, "norms_f64_bits", "norm_count", h.norms, h.norm_count);
   return h;
@@ -59,22 +61,23 @@ HealthState read_health(const Fields& fields, int64_t step) {
 
 std::string to_json(const TrainerState& state) {
   const HealthState& health = state.health;
-  return nlohmann::ordered_json{{"step", state.counters.step},
-                                {"samples", state.counters.samples},
-                                {"tokens", state.counters.tokens},
-                                {"seconds", state.counters.seconds},
-                                {"seed", state.seed},
-                                {"optimizer_steps", state.optimizer_steps},
-                                {"balancer_updates", state.balancer_updates},
-                                {"skipped", health.skipped},
-                                {"non_finite", health.non_finite},
-                                {"consecutive_skips", health.consecutive},
-                                {"recent_skips", health.recent_skips},
-                                {"loss_count", health.loss_count},
-                                {"norm_count", health.norm_count},
-                                {"losses_f64_bits", to_bits(health.losses)},
-                                {"norms_f64_bits", to_bits(health.norms)}}
-      .dump(1);
+  nlohmann::ordered_json json{{"step", state.counters.step},
+                              {"samples", state.counters.samples},
+                              {"tokens", state.counters.tokens},
+                              {"seconds", state.counters.seconds},
+                              {"seed", state.seed},
+                              {"optimizer_steps", state.optimizer_steps},
+                              {"balancer_updates", state.balancer_updates},
+                              {"skipped", health.skipped},
+                              {"non_finite", health.non_finite},
+                              {"consecutive_skips", health.consecutive},
+                              {"recent_skips", health.recent_skips},
+                              {"loss_count", health.loss_count},
+                              {"norm_count", health.norm_count},
+                              {"losses_f64_bits", to_bits(health.losses)},
+                              {"norms_f64_bits", to_bits(health.norms)}};
+  if (!health.harmful.empty()) json["harmful_samples"] = health.harmful;
+  return json.dump(1);
 }
 
 TrainerState parse_trainer_state(const std::string& json, const std::string& what) {
@@ -82,7 +85,7 @@ TrainerState parse_trainer_state(const std::string& json, const std::string& wha
   const Fields fields(parsed, what);
   fields.only({"step", "samples", "tokens", "seconds", "seed", "optimizer_steps",
                "balancer_updates", "skipped", "non_finite", "consecutive_skips", "recent_skips",
-               "loss_count", "norm_count", "losses_f64_bits", "norms_f64_bits"});
+               "loss_count", "norm_count", "losses_f64_bits", "norms_f64_bits", "harmful_samples"});
   TrainerState state;
   state.counters = {fields.count("step"), fields.count("samples"), fields.count("tokens"),
                     fields.number("seconds")};

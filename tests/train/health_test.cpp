@@ -57,6 +57,23 @@ TEST(Health, LossAndGradientNormAreJudgedByTheLargestOfTheWindow) {
   }
 }
 
+TEST(Health, PassesStepsWithHarmfulSamples) {
+  Health before(spec());
+  before.pass_samples({12, 9});
+  Health health(spec());
+  health.restore(before.state());
+  health.pass_samples({9, 30});
+  EXPECT_EQ(health.state().harmful, (std::vector<int64_t>{9, 12, 30}));
+  for (const auto& [first, passes] : {std::pair{0, false},
+                                      {5, false},
+                                      {6, true},
+                                      {9, true},
+                                      {13, false},
+                                      {28, true},
+                                      {31, false}})
+    EXPECT_EQ(health.passes(first, 4), passes) << first;
+}
+
 TEST(Health, ASkipNamesTheKeyThatDecided) {
   EXPECT_EQ(after_window(spec()).judge(17, 3.0, 9.5).reason,
             "gradient norm 9.5 is more than 3 (health.max_norm_ratio) times the largest of the "

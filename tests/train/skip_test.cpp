@@ -85,6 +85,30 @@ TEST_P(SkippedSteps, OnesThatAreNotFiniteChangeNothing) {
   expect_same_state(*files_, root_, 1, 4);
 }
 
+// Sample 4 x 2 is in step 3.  Once the list is in a checkpoint, a later start needs no file.
+TEST_P(SkippedSteps, PassedOnesChangeNothingOnAnyLayout) {
+  const std::string list = root_ / "run/skips.jsonl";
+  files_->make_directories(root_ / "run");
+  write_text(*files_, list, "{\"step\":3,\"samples\":[8,21],\"reason\":\"a test\"}\n");
+  train({"train.global_batch=4"}, 3);
+  EXPECT_EQ(saved_steps(*files_, root_), (std::vector<int64_t>{1, 2, 3}));
+  expect_same_state(*files_, root_, 2, 3);
+  files_->remove(list);
+  train({"train.global_batch=4"}, 7);
+  EXPECT_EQ(trainer_state(*files_, root_, 7).at("harmful_samples"), (std::vector<int>{8, 21}));
+  std::vector<int64_t> passed, samples;
+  for (const nlohmann::json& row : rows_of(*files_, root_)) {
+    if (row.value("event", "") == "pass") passed.push_back(row.at("step"));
+    if (row.contains("event")) continue;
+    const bool listed = row.at("step") == 3 || row.at("step") == 6;
+    EXPECT_EQ(row.at("applied"), !listed) << row;
+    EXPECT_EQ(row.at("loss").is_null(), listed) << row;
+    samples.push_back(row.at("samples"));
+  }
+  EXPECT_EQ(passed, (std::vector<int64_t>{3, 6}));
+  EXPECT_EQ(samples, (std::vector<int64_t>{4, 8, 12, 16, 20, 24, 28})) << "the data counts as used";
+}
+
 const std::string kMicro = "moe.balance.scope=micro_batch";
 
 INSTANTIATE_TEST_SUITE_P(

@@ -50,6 +50,10 @@ TEST(TrainerState, EveryMemberReachesItsPlace) {
 }
 
 TEST(TrainerState, IsWrittenAsItIsRead) {
+  nlohmann::ordered_json harmed = good();
+  harmed["harmful_samples"] = {3, 8};
+  EXPECT_EQ(parse_trainer_state(harmed.dump(), "t").health.harmful, (std::vector<int64_t>{3, 8}));
+  EXPECT_EQ(to_json(parse_trainer_state(harmed.dump(), "t")), harmed.dump(1));
   EXPECT_EQ(to_json(parse_trainer_state(good().dump(), "trainer.json")), good().dump(1));
 }
 
