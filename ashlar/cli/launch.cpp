@@ -35,8 +35,8 @@ std::vector<std::string> mpirun_words(int ranks) {
 }
 
 launch::AttemptCommand attempt_command(const LaunchFlags& flags, bool processes,
-                                       const std::string& program,
-                                       std::optional<int64_t> from_step) {
+                                       const std::string& program, const OptimSpec& optim,
+                                       std::optional<int64_t> from_step, double rate_factor) {
   launch::AttemptCommand command;
   command.tagged = processes;
   if (processes) command.words = mpirun_words(flags.ranks);
@@ -44,6 +44,10 @@ launch::AttemptCommand attempt_command(const LaunchFlags& flags, bool processes,
   command.words.insert(command.words.end(), flags.overrides.begin(), flags.overrides.end());
   if (!processes)
     command.words.insert(command.words.end(), {"--ranks", std::to_string(flags.ranks)});
+  if (rate_factor != 1)
+    command.words.insert(command.words.end(),
+                         {fmt::format("optim.lr={}", optim.lr * rate_factor),
+                          fmt::format("optim.lr_min={}", optim.lr_min * rate_factor)});
   if (from_step)
     command.words.insert(command.words.end(),
                          {"--from-step", std::to_string(*from_step), "--supersede"});
@@ -83,8 +87,9 @@ void add_launch(CLI::App& app, CommandAction& action) {
       const std::string program = std::filesystem::read_symlink("/proc/self/exe");
       const launch::LaunchPlan plan{recipe.launch, recipe.train.run_dir,
                                     train::checkpoint_root(recipe), flags->metrics,
-                                    [&](std::optional<int64_t> from_step) {
-                                      return attempt_command(*flags, processes, program, from_step);
+                                    [&](std::optional<int64_t> from_step, double rate_factor) {
+                                      return attempt_command(*flags, processes, program,
+                                                             recipe.optim, from_step, rate_factor);
                                     }};
       const launch::LaunchResult result = launch::run_launch(plan, *files, log);
       if (!result.reason.empty()) print_error(result.reason);

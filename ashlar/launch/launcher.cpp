@@ -1,20 +1,14 @@
 #include "ashlar/launch/launcher.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <thread>
 #include <utility>
 
-#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/core/agent.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/pulse_hang.h"
@@ -22,6 +16,7 @@
 #include "ashlar/launch/advice.h"
 #include "ashlar/launch/events.h"
 #include "ashlar/launch/goodput.h"
+#include "ashlar/launch/launch_files.h"
 #include "ashlar/launch/launch_metrics.h"
 #include "ashlar/launch/rank_log.h"
 #include "ashlar/launch/watch.h"
@@ -40,69 +35,14 @@ double unix_now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The run's directory belongs to one launcher at a time.
-class LaunchLock {
- public:
-  explicit LaunchLock(const std::string& path)
-      : fd_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)) {
-    ASHLAR_REQUIRE(fd_ >= 0, kStorage, "{}: open: {}", path, strerror(errno));
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
-    if (fcntl(fd_, F_OFD_SETLK, &whole) == 0) return;
-    close(fd_);
-    ASHLAR_FAIL(kConfig,
-                "{} is locked: another ashlar launch runs this directory; stop it, or "
-                "choose another train.run_dir",
-                path);
-  }
-  ~LaunchLock() { close(fd_); }
-  LaunchLock(const LaunchLock&) = delete;
-  LaunchLock& operator=(const LaunchLock&) = delete;
-
- private:
-  int fd_;
-};
-
 std::string made_directory(FileSystem& files, const std::string& path) {
   files.make_directories(path);
   return path;
 }
 
-// One more than the last attempt whose lines are in launch/ranks.
-int next_attempt(FileSystem& files, const std::string& ranks) {
-  int last = 0;
-  if (!files.stat(ranks)) return 1;
-  for (const std::string& name : files.list(ranks)) {
-    int number = 0;
-    std::from_chars(name.data(), name.data() + name.size(), number);
-    last = std::max(last, number);
-  }
-  return last + 1;
-}
-
-CommittedSteps steps_in(FileSystem& files, const std::string& root) {
-  CommittedSteps steps;
-  if (!files.stat(root)) return steps;
-  for (const checkpoint::StepRef& step : checkpoint::committed_steps(files, root))
-    steps = {step.step, steps.newest};
-  return steps;
-}
-
 // Whether the evidence is about the process of one rank, and its text does not name that rank.
 bool says_rank(EvidenceKind kind) {
   return kind == EvidenceKind::kExit || kind == EvidenceKind::kSignal;
-}
-
-// Living processes of this run on this machine that a launcher started.
-std::vector<int64_t> launched_processes(const std::string& run_directory) {
-  std::vector<int64_t> processes;
-  try {
-    for (const auto& [rank, page] : read_pulse(run_directory))
-      if (page.attempt > 0 && is_alive(page)) processes.push_back(page.process);
-  } catch (const Error&) {  // another user's pages: Watch warns
-  }
-  return processes;
 }
 
 class Launcher {
@@ -118,6 +58,10 @@ class Launcher {
   void try_fence(double now);
   void end_fence(double now);
   CommittedSteps steps_now();
+  std::optional<BadSteps> bad_steps();
+  void list_bad_steps();
+  std::string state_path() const { return join(directory_, "state.json"); }
+  void keep_state();
   void send(const PolicyEvent& event, double now);
   void act(const LaunchAction& action, double now);
   void start(const LaunchAction& action, double now);
@@ -151,12 +95,13 @@ class Launcher {
   StallWatch stalls_;
   SlowRanks slow_ranks_;
   std::unique_ptr<Attempt> attempt_;
-  Watch::Sight sight_;     // the last of this attempt
-  int64_t furthest_ = 0;   // step that an earlier attempt has done
-  int64_t reached_ = 0;    // step that this one has done
-  int64_t kills_ = 0;      // for lack of memory, before this attempt
-  double trouble_s_ = 0;   // when this attempt's end began to show; 0: it has not
-  double reported_s_ = 0;  // when the last fault was named; 0: there was none
+  Watch::Sight sight_;                // the last of this attempt
+  std::vector<HarmfulStep> harmful_;  // for which the health check gave up
+  int64_t furthest_ = 0;              // step that an earlier attempt has done
+  int64_t reached_ = 0;               // step that this one has done
+  int64_t kills_ = 0;                 // for lack of memory, before this attempt
+  double trouble_s_ = 0;              // when this attempt's end began to show; 0: it has not
+  double reported_s_ = 0;             // when the last fault was named; 0: there was none
   double watched_s_ = 0, read_metrics_s_ = 0;
   bool asked_ = false, fencing_ = false;
   LaunchResult result_;
@@ -172,7 +117,8 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       notifier_(plan.limits.notify, log),
       events_(files, join(directory_, "events.jsonl"), notifier_, log),
       steps_(steps_in(files, plan.checkpoints)),
-      policy_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_),
+      policy_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_,
+              read_policy_state(files, state_path(), unix_now_s() - now_s())),
       watch_(plan.run_directory, plan.limits.hang_s, log),
       goodput_(now_s()),
       metrics_(files, join(plan.run_directory, "metrics.jsonl")) {
@@ -312,7 +258,39 @@ void Launcher::try_fence(double now) {
 void Launcher::end_fence(double now) {
   fencing_ = false;
   events_.add("fence", policy_.attempt());
-  send({.kind = EventKind::kFenced, .attempt = policy_.attempt(), .steps = steps_now()}, now);
+  const CommittedSteps steps = steps_now();
+  send({.kind = EventKind::kFenced,
+        .attempt = policy_.attempt(),
+        .steps = steps,
+        .bad_steps = bad_steps()},
+       now);
+}
+
+// The steps for which the health check gave up.
+std::optional<BadSteps> Launcher::bad_steps() {
+  harmful_.clear();
+  const bool numeric = policy_.has_cause() && policy_.cause().fault == FaultClass::kNumeric;
+  if (!numeric || plan_.limits.on_numeric == NumericAnswer::kStop) return std::nullopt;
+  try {
+    harmful_ = skipped_steps(files_, join(plan_.run_directory, "metrics.jsonl"));
+    if (harmful_.empty())
+      return BadSteps{.problem = "metrics.jsonl names no step that was skipped"};
+    const int64_t first = harmful_.front().step;
+    return BadSteps{first, harmful_.back().step,
+                    newest_step_before(files_, plan_.checkpoints, first)};
+  } catch (const Error& error) {
+    return BadSteps{.problem = error.what()};
+  }
+}
+
+// Lists the bad steps for the next attempt, if it is to pass them.
+void Launcher::list_bad_steps() {
+  if (harmful_.empty() || plan_.limits.on_numeric != NumericAnswer::kSkipSamples) return;
+  try {
+    add_to_skip_list(files_, plan_.run_directory, harmful_);
+  } catch (const Error& error) {
+    log_.warn("the steps that were skipped are not listed: {}", error.what());
+  }
 }
 
 // Steps as of now, or of the last look if the directory cannot be read.
@@ -326,7 +304,23 @@ CommittedSteps Launcher::steps_now() {
 }
 
 void Launcher::send(const PolicyEvent& event, double now) {
-  for (const LaunchAction& action : policy_.on(event, now)) act(action, now);
+  const std::vector<LaunchAction> actions = policy_.on(event, now);
+  // Not before a fence: the disk of the run may hang with its ranks.
+  const auto lasts = [](const LaunchAction& action) {
+    return action.kind == ActionKind::kStart || action.kind == ActionKind::kDecide ||
+           action.kind == ActionKind::kStop;
+  };
+  if (event.kind == EventKind::kFirstStep || std::ranges::any_of(actions, lasts)) keep_state();
+  for (const LaunchAction& action : actions) act(action, now);
+}
+
+// Keeps the counts for the next launcher, should this one be killed.
+void Launcher::keep_state() {
+  try {
+    write_policy_state(files_, state_path(), policy_.state(), unix_now_s() - now_s());
+  } catch (const Error& error) {
+    log_.warn("the launcher's counts are not kept: {}", error.what());
+  }
 }
 
 void Launcher::act(const LaunchAction& action, double now) {
@@ -349,7 +343,7 @@ void Launcher::act(const LaunchAction& action, double now) {
 }
 
 void Launcher::start(const LaunchAction& action, double now) {
-  AttemptCommand command = plan_.command(action.from_step);
+  AttemptCommand command = plan_.command(action.from_step, action.rate_factor);
   command.variables.push_back(fmt::format("{}={}", kAgentVariable, socket_.name()));
   command.variables.push_back(fmt::format("{}={}", kAttemptVariable, action.attempt));
   rank_log_.begin(action.attempt);
@@ -398,6 +392,7 @@ void Launcher::report(double now) {
 }
 
 void Launcher::decide(const LaunchAction& action) {
+  list_bad_steps();
   const int64_t from = action.from_step.value_or(std::max<int64_t>(0, steps_.newest));
   const int64_t lost = std::max<int64_t>(0, reached_ - from);
   tell(fmt::format("action: {} ({} steps lost)", action.text, lost));

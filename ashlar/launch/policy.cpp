@@ -8,6 +8,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/rng.h"
+#include "ashlar/core/signals.h"
 
 namespace ashlar::launch {
 namespace {
@@ -40,8 +41,11 @@ const char* name_of(LaunchPhase phase) {
   return kNames[size_t(phase)];
 }
 
-Policy::Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps)
-    : limits_(limits), attempt_(first_attempt - 1), furthest_(steps.newest) {}
+Policy::Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps,
+               const PolicyState& state)
+    : limits_(limits), attempt_(first_attempt - 1), state_(state) {
+  note_progress(steps);
+}
 
 std::vector<LaunchAction> Policy::on(const PolicyEvent& event, double now) {
   Actions actions;
@@ -57,6 +61,7 @@ std::vector<LaunchAction> Policy::on(const PolicyEvent& event, double now) {
   if (event.attempt != attempt_ || phase_ == LaunchPhase::kForm) return actions;
   switch (event.kind) {
     case EventKind::kFirstStep:
+      state_.from_step.reset();  // the ranks have gone back to it
       if (phase_ == LaunchPhase::kStart) phase_ = LaunchPhase::kRun;
       break;
     case EventKind::kSeen:
@@ -69,7 +74,7 @@ std::vector<LaunchAction> Policy::on(const PolicyEvent& event, double now) {
         see(event.evidence, now, actions);
       break;
     case EventKind::kFenced:
-      if (phase_ == LaunchPhase::kFence) decide(event.steps, now, actions);
+      if (phase_ == LaunchPhase::kFence) decide(event, now, actions);
       break;
     case EventKind::kTick:
     case EventKind::kAskedToStop:
@@ -91,7 +96,8 @@ void Policy::on_tick(double now, Actions& actions) {
     cause_.reset();
     actions.push_back({.kind = ActionKind::kStart,
                        .attempt = attempt_,
-                       .from_step = std::exchange(from_step_, std::nullopt)});
+                       .from_step = state_.from_step,
+                       .rate_factor = state_.rate_factor});
   } else if (phase_ == LaunchPhase::kClassify && now - since_ >= kSettle_s) {
     judge(now, actions);
   } else if (phase_ == LaunchPhase::kFence && now - since_ >= kFencePatience_s) {
@@ -128,9 +134,11 @@ void Policy::see(const Evidence& evidence, double now, Actions& actions) {
 
 void Policy::judge(double now, Actions& actions) {
   cause_ = classify(evidence_);
+  if (cause_->fault == FaultClass::kNumeric && limits_.on_numeric != NumericAnswer::kStop)
+    cause_->remedy = {.restart = true};
   const bool as_asked = drained_ && cause_->fault == FaultClass::kPreempted;
   if (!as_asked) {
-    ++num_faults_;
+    ++state_.num_faults;
     actions.push_back({.kind = ActionKind::kReport, .attempt = attempt_});
   }
   fence(now, actions);
@@ -142,45 +150,78 @@ void Policy::fence(double now, Actions& actions) {
   actions.push_back({.kind = ActionKind::kFence, .attempt = attempt_});
 }
 
-void Policy::decide(CommittedSteps steps, double now, Actions& actions) {
+void Policy::decide(const PolicyEvent& fenced, double now, Actions& actions) {
   if (!cause_) return stop(0, "", actions);
   if (asked_to_stop_)
     return stop(drained_ ? cause_->exit_code : int(ErrorKind::kPreempted), "", actions);
-  count(steps);
-  if (std::optional<LaunchAction> stopping = reason_to_stop(now)) {
-    phase_ = LaunchPhase::kStop;
-    actions.push_back(*stopping);
-    return;
-  }
-  const bool last_try = int64_t(signatures_.size()) == limits_.fruitless_attempts - 1;
-  if (last_try && cause_->remedy.suspects_step && steps.second >= 0) from_step_ = steps.second;
+  count(fenced.steps);
+  if (cause_->fault == FaultClass::kNumeric && cause_->remedy.restart) answer_numeric(fenced);
+  if (const std::optional<LaunchAction> stopping = reason_to_stop(now))
+    return stop(stopping->exit_code, stopping->text, actions);
+  if (cause_->fault == FaultClass::kNumeric && limits_.on_numeric == NumericAnswer::kLowerLr)
+    state_.rate_factor *= limits_.lr_factor;
+  const bool last_try = int64_t(state_.signatures.size()) == limits_.fruitless_attempts - 1;
+  if (last_try && cause_->remedy.suspects_step && fenced.steps.second >= 0)
+    state_.from_step = fenced.steps.second;
   const double jitter = 1.0 + kJitter * Rng(0, "launch.backoff").uniform(uint64_t(attempt_));
-  const size_t in_a_row = std::max(size_t{1}, repeats_at_end(faults_));
+  const size_t in_a_row = std::max(size_t{1}, repeats_at_end(state_.faults));
   const double delay_s = limits_.backoff_s * backoff_factor(in_a_row - 1) * jitter;
   phase_ = LaunchPhase::kForm;
   start_at_ = now + delay_s;
-  restarts_.push_back(now);
+  state_.restarts.push_back(now);
+  actions.push_back({.kind = ActionKind::kDecide,
+                     .attempt = attempt_,
+                     .from_step = state_.from_step,
+                     .delay_s = delay_s,
+                     .text = plan_text(fenced, delay_s)});
+}
+
+// The next attempt continues from before the first bad step.  If nothing tells which steps were
+// bad, or none was committed before them, no restart mends the run.
+void Policy::answer_numeric(const PolicyEvent& fenced) {
+  const BadSteps bad = fenced.bad_steps.value_or(BadSteps{.problem = "they are not known"});
+  const bool too_late = bad.before < 0 && fenced.steps.newest >= 0;
+  if (bad.problem.empty() && !too_late) {
+    if (bad.before < fenced.steps.newest) state_.from_step = bad.before;
+    return;
+  }
+  cause_->remedy.restart = false;
+  cause_->text +=
+      "; " + (bad.problem.empty()
+                  ? fmt::format("no step before step {}, the first bad one, is left", bad.first)
+                  : bad.problem);
+}
+
+// "attempt 3 in 5 s, from step 40: step 60 is set aside".
+std::string Policy::plan_text(const PolicyEvent& fenced, double delay_s) const {
+  const int64_t newest = fenced.steps.newest;
   std::string text = fmt::format("attempt {}{}", attempt_ + 1,
                                  delay_s > 0 ? fmt::format(" in {:.0f} s", delay_s) : " now");
-  if (from_step_)
-    text += fmt::format(", from step {}: step {} is set aside", *from_step_, steps.newest);
+  if (state_.from_step && *state_.from_step < newest)
+    text += fmt::format(", from step {}: step {} is set aside", *state_.from_step, newest);
   else
-    text += steps.newest < 0 ? std::string(", from the beginning")
-                             : fmt::format(", from step {}", steps.newest);
-  actions.push_back(
-      {.kind = ActionKind::kDecide, .attempt = attempt_, .delay_s = delay_s, .text = text});
+    text +=
+        newest < 0 ? std::string(", from the beginning") : fmt::format(", from step {}", newest);
+  if (cause_->fault != FaultClass::kNumeric) return text;
+  if (limits_.on_numeric == NumericAnswer::kLowerLr)
+    return text + fmt::format(", at {:g} of the learning rate", state_.rate_factor);
+  return text +
+         fmt::format(", without what the skipped steps up to step {} read", fenced.bad_steps->last);
 }
 
 // An attempt that committed a step beyond the furthest one made progress.
+bool Policy::note_progress(CommittedSteps steps) {
+  if (steps.newest <= state_.furthest) return false;
+  state_.furthest = steps.newest;
+  state_.signatures.clear();
+  state_.faults.clear();
+  return true;
+}
+
 void Policy::count(CommittedSteps steps) {
-  if (steps.newest > furthest_) {
-    furthest_ = steps.newest;
-    signatures_.clear();
-    faults_.clear();
-    return;
-  }
-  signatures_.push_back(cause_->signature());
-  faults_.push_back(cause_->fault);
+  if (note_progress(steps)) return;
+  state_.signatures.push_back(cause_->signature());
+  state_.faults.push_back(cause_->fault);
 }
 
 std::optional<LaunchAction> Policy::reason_to_stop(double now) const {
@@ -194,34 +235,37 @@ std::optional<LaunchAction> Policy::reason_to_stop(double now) const {
   if (!remedy.restart)
     return stopping(cause_->exit_code,
                     fmt::format("{}: {}; no restart mends it", fault, cause_->text));
-  if (remedy.most_in_a_row > 0 && int(repeats_at_end(faults_)) > remedy.most_in_a_row)
+  if (remedy.most_in_a_row > 0 && int(repeats_at_end(state_.faults)) > remedy.most_in_a_row)
     return stopping(cause_->exit_code, fmt::format("{} again after {} of its restarts: {}", fault,
                                                    remedy.most_in_a_row, cause_->text));
-  if (int64_t(signatures_.size()) >= limits_.fruitless_attempts)
+  if (int64_t(state_.signatures.size()) >= limits_.fruitless_attempts)
     return stopping(cause_->exit_code, fmt::format("{} attempts in a row committed no new step "
                                                    "(launch.fruitless_attempts); {}",
-                                                   signatures_.size(), repeated_ends()));
-  const auto recent = std::ranges::count_if(restarts_, [&](double t) { return now - t < kHour_s; });
+                                                   state_.signatures.size(), repeated_ends()));
+  const auto recent =
+      std::ranges::count_if(state_.restarts, [&](double t) { return now - t < kHour_s; });
   if (recent >= limits_.restarts_per_hour)
     return stopping(kSpentExitCode,
                     fmt::format("{} restarts in an hour (launch.restarts_per_hour); the last cause "
                                 "is {}: {}",
                                 recent, fault, cause_->text));
-  if (int64_t(restarts_.size()) >= limits_.restarts)
+  if (int64_t(state_.restarts.size()) >= limits_.restarts)
     return stopping(kSpentExitCode,
                     fmt::format("{} restarts (launch.restarts); the last cause is {}: {}",
-                                restarts_.size(), fault, cause_->text));
+                                state_.restarts.size(), fault, cause_->text));
   return std::nullopt;
 }
 
 std::string Policy::repeated_ends() const {
-  const bool alike = repeats_at_end(signatures_) == signatures_.size();
+  const bool alike = repeats_at_end(state_.signatures) == state_.signatures.size();
   return fmt::format("{} {}: {}", alike ? "each ended with" : "the last one ended with",
                      name_of(cause_->fault), cause_->text);
 }
 
 void Policy::stop(int exit_code, std::string text, Actions& actions) {
   phase_ = LaunchPhase::kStop;
+  const bool asked = exit_code == int(ErrorKind::kPreempted) || exit_code == kUnsavedExitCode;
+  if (!asked) state_ = {.rate_factor = state_.rate_factor};
   actions.push_back({.kind = ActionKind::kStop,
                      .attempt = attempt_,
                      .exit_code = exit_code,

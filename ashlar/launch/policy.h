@@ -9,6 +9,9 @@
 //    +--restart----- FENCE       until no process of the attempt is left
 //                      +--no remedy, or a limit is spent--> STOP (code of the cause, or 31)
 //
+// A launcher that was killed, or asked to stop, leaves its counts to the next one; one that gave up
+// does not, since a person starts the next.
+//
 // The policy does nothing itself: it maps an event at a time to actions, so that a test can drive
 // it through any story.  Times are seconds of one clock.
 #pragma once
@@ -33,6 +36,25 @@ struct CommittedSteps {
   int64_t newest = -1, second = -1;
 };
 
+// The steps that the health check skipped before it gave up.
+struct BadSteps {
+  int64_t first = 0, last = 0;
+  int64_t before = -1;       // the newest committed step before the first; -1: there is none
+  std::string problem = {};  // the reason why they are not known; "": they are
+};
+
+// The part of a Policy that a launcher leaves to the next one of the same run.
+struct PolicyState {
+  int num_faults = 0;
+  std::vector<double> restarts = {};         // their times
+  int64_t furthest = -1;                     // the newest step that any attempt committed
+  std::vector<std::string> signatures = {};  // of the attempts since then
+  std::vector<FaultClass> faults = {};       // likewise
+  std::optional<int64_t> from_step = {};     // of the next attempt
+  double rate_factor = 1;                    // of the recipe's learning rate
+  friend bool operator==(const PolicyState&, const PolicyState&) = default;
+};
+
 enum class EventKind : uint8_t {
   kTick,         // time has passed
   kAskedToStop,  // a signal came to the launcher
@@ -45,11 +67,12 @@ struct PolicyEvent {
   EventKind kind = EventKind::kTick;
   int attempt = 0;  // of kFirstStep and later kinds; those of another attempt are passed over
   Evidence evidence = {};
-  CommittedSteps steps = {};  // of kFenced
+  CommittedSteps steps = {};               // of kFenced
+  std::optional<BadSteps> bad_steps = {};  // of kFenced after a numeric fault
 };
 
 enum class ActionKind : uint8_t {
-  kStart,      // attempt, from_step
+  kStart,      // attempt, from_step, rate_factor
   kTerminate,  // ask the ranks to save and stop
   kReport,     // the cause is known
   kFence,      // end every process of the attempt, then tell kFenced
@@ -60,6 +83,7 @@ struct LaunchAction {
   ActionKind kind = ActionKind::kStart;
   int attempt = 0;
   std::optional<int64_t> from_step = {};  // continue from this step and set newer ones aside
+  double rate_factor = 1;                 // train at this times the recipe's learning rate
   double delay_s = 0;                     // of kDecide: until the next start
   int exit_code = 0;
   std::string text = {};
@@ -67,15 +91,19 @@ struct LaunchAction {
 
 class Policy {
  public:
-  // first_attempt: its number.  steps: those of earlier launches.
-  Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps);
+  // first_attempt: its number.  steps: those of earlier launches.  state: what an earlier launcher
+  // left; it counts on.
+  Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps,
+         const PolicyState& state = {});
 
   std::vector<LaunchAction> on(const PolicyEvent& event, double now);
 
   LaunchPhase phase() const { return phase_; }
   int attempt() const { return attempt_; }
+  bool has_cause() const { return cause_.has_value(); }
   const Cause& cause() const { return *cause_; }  // after kReport
-  int faults() const { return num_faults_; }
+  int faults() const { return state_.num_faults; }
+  const PolicyState& state() const { return state_; }
 
  private:
   using Actions = std::vector<LaunchAction>;
@@ -84,9 +112,12 @@ class Policy {
   void see(const Evidence& evidence, double now, Actions& actions);
   void judge(double now, Actions& actions);
   void fence(double now, Actions& actions);
-  void decide(CommittedSteps steps, double now, Actions& actions);
+  void decide(const PolicyEvent& fenced, double now, Actions& actions);
+  void answer_numeric(const PolicyEvent& fenced);
+  bool note_progress(CommittedSteps steps);
   void count(CommittedSteps steps);
   std::optional<LaunchAction> reason_to_stop(double now) const;
+  std::string plan_text(const PolicyEvent& fenced, double delay_s) const;
   std::string repeated_ends() const;
   void stop(int exit_code, std::string text, Actions& actions);
   bool attempt_lives() const;
@@ -96,15 +127,10 @@ class Policy {
   double since_ = 0, start_at_ = 0;
   int attempt_;
   bool asked_to_stop_ = false;
-  bool drained_ = false;              // this attempt was asked to save and stop
-  std::optional<int64_t> from_step_;  // of the next attempt
-  std::vector<Evidence> evidence_;    // of this attempt's end
+  bool drained_ = false;            // this attempt was asked to save and stop
+  std::vector<Evidence> evidence_;  // of this attempt's end
   std::optional<Cause> cause_;
-  int num_faults_ = 0;
-  std::vector<double> restarts_;         // their times
-  int64_t furthest_;                     // the newest step that any attempt committed
-  std::vector<std::string> signatures_;  // of the attempts since then
-  std::vector<FaultClass> faults_;       // likewise
+  PolicyState state_;
 };
 
 }  // namespace ashlar::launch

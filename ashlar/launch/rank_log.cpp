@@ -48,6 +48,11 @@ void RankLog::begin(int attempt) {
   attempt_ = attempt;
   std::erase_if(open_,
                 [&](const auto& file) { return file.first.find("/ranks/") != std::string::npos; });
+  try {  // the directory counts the attempt, should no rank say a word
+    files_.make_directories(fmt::format("{}/ranks/{}", directory_, attempt_));
+  } catch (const Error& error) {
+    warn(error);
+  }
 }
 
 void RankLog::add(const OutputLine& line, const std::string& host) {
@@ -107,9 +112,13 @@ void RankLog::append(const std::string& path, const std::string& line) {
     const std::string row = line + "\n";
     file->write_at(std::as_bytes(std::span(row)), file->size());
   } catch (const Error& error) {
-    if (!std::exchange(warned_, true))
-      console_.warn("the launcher's log is not complete: {}", error.what());
+    warn(error);
   }
+}
+
+void RankLog::warn(const Error& error) {
+  if (!std::exchange(warned_, true))
+    console_.warn("the launcher's log is not complete: {}", error.what());
 }
 
 }  // namespace ashlar::launch

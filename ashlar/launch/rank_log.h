@@ -48,6 +48,7 @@ class RankLog {
   void write_all();
   void write_held(const Held& held);
   void append(const std::string& path, const std::string& line);
+  void warn(const Error& error);
 
   FileSystem& files_;
   const std::string directory_;

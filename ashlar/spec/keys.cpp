@@ -292,6 +292,11 @@ Rows launch() {
              "later ones wait 3, 12 and 60 times as long"),
       number("launch.hang_s", l, &L::hang_s, kPositive,
              "least silence of all ranks, in seconds, that the launcher takes for a hang"),
+      word("launch.on_numeric", l, &L::on_numeric, {"stop", "skip_samples", "lower_lr"},
+           "once the health check gives up: stop, pass the steps that it skipped, or train at a "
+           "lower rate"),
+      number("launch.lr_factor", l, &L::lr_factor, {.min = 0, .max = 1, .min_excluded = true},
+             "factor of the learning rate each time that lower_lr lowers it"),
       key("launch.notify", KeyType::kTexts, l, &L::notify,
           "program and arguments that get every event of the launcher as JSON on stdin; empty: "
           "none"),

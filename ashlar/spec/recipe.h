@@ -51,6 +51,8 @@ enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // 
 inline constexpr std::array<const char*, 4> kScheduleNames{"gpipe", "1f1b", "interleaved", "zb"};
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
+// The launcher's answer to a run whose health check gave up (docs/survive.md).
+enum class NumericAnswer : uint8_t { kStop, kSkipSamples, kLowerLr };
 
 struct InitSpec {
   std::string model{};  // weights that a new run begins with; "": drawn as the other keys say
@@ -183,12 +185,14 @@ struct CheckpointSpec {
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 
-// Limits of `ashlar launch` (launch/machine.h); a start by itself reads none of them.
+// Limits of `ashlar launch` (launch/policy.h); a start by itself reads none of them.
 struct LaunchSpec {
   int64_t restarts_per_hour = 10, restarts = 200;
-  int64_t fruitless_attempts = 4;        // in a row, none of which commits a new step
-  double backoff_s = 5;                  // before the second restart for one cause
-  double hang_s = 10;                    // the least silence of all ranks that counts as a hang
+  int64_t fruitless_attempts = 4;  // in a row, none of which commits a new step
+  double backoff_s = 5;            // before the second restart for one cause
+  double hang_s = 10;              // the least silence of all ranks that counts as a hang
+  NumericAnswer on_numeric = NumericAnswer::kStop;
+  double lr_factor = 0.5;                // of kLowerLr
   std::vector<std::string> notify = {};  // a program and its arguments, told of every event
   friend bool operator==(const LaunchSpec&, const LaunchSpec&) = default;
 };

@@ -53,6 +53,12 @@ pid_t process_in(const fs::path& directory, const std::string& setting) {
   return 0;
 }
 
+// While the run lives its last row may be torn.
+bool has_event(const fs::path& run, const std::string& name) {
+  const fs::path path = run / "launch/events.jsonl";
+  return fs::exists(path) && contains(read_file(path), "\"event\":\"" + name + "\"");
+}
+
 template <typename F>
 bool comes(double seconds, F&& true_now) {
   for (int i = 0; i < int(seconds * 1000); ++i) {
@@ -200,6 +206,126 @@ TEST(Launch, HasTheRunForItself) {
   EXPECT_TRUE(contains(second.err, "run/launch/lock is locked")) << second.err;
   program.send(SIGTERM);
   EXPECT_EQ(program.wait().code, 27);
+}
+
+// 63 documents of few words, and one that no model of them expects: it comes in step 35.
+std::vector<std::string> poisoned_args(const Scratch& scratch, const std::string& directory,
+                                       const std::vector<std::string>& more) {
+  std::string lines;
+  for (int document = 0; document < 64; ++document) {
+    std::string text;
+    uint32_t bits = 1;
+    for (int i = 0; i < 300; ++i) {
+      bits = bits * 1664525 + 1013904223;
+      text += "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"[(bits >> 16) % 38];
+    }
+    if (document != 40) text = "the cat sat on the mat. the cat sat on the mat. ";
+    if (document != 40) text += text;
+    lines += "{\"text\": \"" + text + "\"}\n";
+  }
+  write_file(scratch / "poison.jsonl", lines);
+  if (!fs::exists(scratch / "poison.bin"))
+    run_ok(scratch, {"data", "prepare", "--input", "poison.jsonl", "--tokenizer", "byte", "--out",
+                     "poison"});
+  std::vector<std::string> args =
+      run_args(directory, 1,
+               {"data.train=poison", "data.num_streams=1", "train.eval_every=0", "train.steps=50",
+                "checkpoint.every=5", "checkpoint.keep=100", "health.window=10",
+                "health.max_norm_ratio=1e9", "launch.backoff_s=0"});
+  args.insert(args.end(), more.begin(), more.end());
+  args.insert(args.end(), {"train.global_batch=1"});
+  return args;
+}
+
+// The run whose health check has no limit skips the step, and changes nothing in it either.
+TEST(LaunchFaults, APoisonedSampleIsPassedOrEndsTheRun) {
+  const Scratch scratch;
+  run_ok(scratch, poisoned_args(scratch, "calm", {"health.max_skips_per_1000=1000"}));
+  std::vector<std::string> args = poisoned_args(
+      scratch, "run", {"health.max_skips_per_1000=1", "launch.on_numeric=skip_samples"});
+  args[0] = "launch";
+  const Result result = run(scratch, args);
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_same_end(scratch, 50);
+  EXPECT_EQ(events_of(scratch / "run", "fault").at(0)["class"], "numeric");
+  EXPECT_EQ(events_of(scratch / "run", "fault").size(), 1u);
+  EXPECT_TRUE(read_file(scratch / "run/skips.jsonl").starts_with("{\"step\":35,\"samples\":[34],"));
+  EXPECT_TRUE(contains(result.err, "is passed without an update")) << result.err;
+
+  args = poisoned_args(scratch, "stopped", {"health.max_skips_per_1000=1"});
+  args[0] = "launch";
+  const Result stopped = run(scratch, args);
+  EXPECT_EQ(stopped.code, 23) << stopped.err;
+  EXPECT_FALSE(fs::exists(scratch / "stopped/skips.jsonl"));
+}
+
+// At another rate the health check begins a window anew, and the sample passes among its first.
+TEST(LaunchFaults, ASpikeLowersTheRate) {
+  const Scratch scratch;
+  std::vector<std::string> args = poisoned_args(
+      scratch, "run",
+      {"health.max_skips_per_1000=1", "launch.on_numeric=lower_lr", "launch.lr_factor=0.25"});
+  args[0] = "launch";
+  const Result result = run(scratch, args);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.err, ", at 0.25 of the learning rate")) << result.err;
+  EXPECT_TRUE(contains(result.err, "optim.lr was 0.002, is 0.0005")) << result.err;
+  EXPECT_TRUE(contains(read_file(scratch / "run/launch/state.json"), "\"rate_factor\":0.25"));
+}
+
+// Its ranks save and end; the next launcher counts on.
+TEST(LaunchFaults, AKilledLauncherLeavesItsCountsAndNoRank) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const std::vector<std::string> args =
+      launch_args("run", 1, {"train.steps=1000000", "launch.restarts=1"});
+  {
+    Program program(scratch.path(), args);
+    const pid_t first = victim_of(scratch, program, "ASHLAR_ATTEMPT=1");
+    kill(first, SIGKILL);
+    ASSERT_TRUE(comes(60, [&] { return process_in(scratch.path(), "ASHLAR_ATTEMPT=2") > 0; }));
+    program.send(SIGKILL);
+    EXPECT_EQ(program.wait().signal, SIGKILL);
+  }
+  EXPECT_TRUE(comes(60, [&] { return process_in(scratch.path(), "ASHLAR_ATTEMPT=2") == 0; }));
+  Program program(scratch.path(), args);
+  pid_t third = 0;
+  ASSERT_TRUE(comes(60, [&] {
+    third = process_in(scratch.path(), "ASHLAR_ATTEMPT=3");
+    return third > 0;
+  }));
+  kill(third, SIGKILL);
+  const Result result = program.wait();
+  EXPECT_EQ(result.code, 31) << result.err;
+  EXPECT_TRUE(contains(result.err, "fault 2: ")) << result.err;
+  EXPECT_TRUE(contains(result.err, "1 restarts (launch.restarts)")) << result.err;
+}
+
+// A rank that is held cannot save; the second signal does not wait for it.
+TEST(LaunchFaults, ASecondSignalEndsAllWithoutSaving) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  Program program(scratch.path(), launch_args("run", 1, {"train.steps=1000000"}));
+  const pid_t victim = victim_of(scratch, program, "ASHLAR_ATTEMPT=1");
+  kill(victim, SIGSTOP);
+  program.send(SIGTERM);
+  ASSERT_TRUE(comes(60, [&] { return has_event(scratch / "run", "preempt"); }));
+  EXPECT_TRUE(comes(60, [&] {
+    program.send(SIGTERM);
+    return !program.running();
+  }));
+  EXPECT_EQ(program.wait().code, 28);
+  kill(victim, SIGCONT);
+  EXPECT_TRUE(comes(60, [&] { return process_in(scratch.path(), "ASHLAR_ATTEMPT=1") == 0; }));
+}
+
+TEST(Launch, StopsAtOnceForMemory) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result result = run(scratch, launch_args("run", 1, {"train.memory_limit_mib=1"}));
+  EXPECT_EQ(result.code, 22) << result.err;
+  EXPECT_EQ(events_of(scratch / "run", "fault").at(0)["class"], "memory");
+  EXPECT_EQ(events_of(scratch / "run", "start").size(), 1u);
 }
 
 TEST(LaunchFaults, AKilledRankOfMpirunGoesOnBitForBit) {

@@ -11,13 +11,14 @@ namespace {
 
 // The world around a policy: it starts, ends and fences attempts as the policy asks.
 struct Story {
-  explicit Story(LaunchSpec limits, CommittedSteps from = {})
-      : policy(limits, 1, from), steps(from) {
+  explicit Story(LaunchSpec limits, CommittedSteps from = {}, const PolicyState& state = {})
+      : policy(limits, 1, from, state), steps(from) {
     tick(0);
   }
 
   void send(PolicyEvent event) {
     event.steps = steps;
+    event.bad_steps = bad_steps;
     for (const LaunchAction& action : policy.on(event, now)) {
       actions.push_back(action);
       if (action.kind == ActionKind::kStart) {
@@ -54,6 +55,7 @@ struct Story {
 
   Policy policy;
   CommittedSteps steps;
+  std::optional<BadSteps> bad_steps;
   std::vector<LaunchAction> actions;
   std::vector<double> starts;
   double now = 0;
@@ -169,6 +171,113 @@ TEST(Policy, KeepsTheStepOfAKilledRun) {
     EXPECT_EQ(story.last().kind, ActionKind::kStart);
     EXPECT_EQ(story.last().from_step, std::nullopt);
   }
+}
+
+TEST(Policy, GoesBackBeforeTheFirstBadStep) {
+  Story story({.backoff_s = 0, .on_numeric = NumericAnswer::kSkipSamples}, {40, 20});
+  story.bad_steps = BadSteps{33, 57, 20};
+  story.fail(EvidenceKind::kExit, 23);
+  EXPECT_EQ(story.last().kind, ActionKind::kDecide);
+  EXPECT_NE(story.last().text.find("without what the skipped steps up to step 57 read"),
+            std::string::npos)
+      << story.last().text;
+  story.tick(1);
+  EXPECT_EQ(story.last().from_step, 20);
+  EXPECT_EQ(story.last().rate_factor, 1);
+
+  Story newest({.backoff_s = 0, .on_numeric = NumericAnswer::kSkipSamples}, {40, 20});
+  newest.bad_steps = BadSteps{41, 43, 40};
+  newest.fail(EvidenceKind::kExit, 23);
+  newest.tick(1);
+  EXPECT_EQ(newest.last().kind, ActionKind::kStart);
+  EXPECT_EQ(newest.last().from_step, std::nullopt) << "the newest step is older than all of them";
+}
+
+// The ranks go back to it at their start, before which the attempt may end.
+TEST(Policy, GoesBackUntilAFirstStepIsDone) {
+  Story story({.backoff_s = 0, .on_numeric = NumericAnswer::kSkipSamples}, {40, 20});
+  story.bad_steps = BadSteps{33, 57, 20};
+  story.fail(EvidenceKind::kExit, 23);
+  story.tick(1);
+  story.fail(EvidenceKind::kSignal, SIGKILL);
+  story.tick(1);
+  EXPECT_EQ(story.last().from_step, 20);
+  story.first_step();
+  story.fail(EvidenceKind::kSignal, SIGKILL);
+  story.tick(1);
+  EXPECT_EQ(story.last().kind, ActionKind::kStart);
+  EXPECT_EQ(story.last().from_step, std::nullopt);
+}
+
+TEST(Policy, LowersTheRateEachTime) {
+  Story story({.backoff_s = 0, .on_numeric = NumericAnswer::kLowerLr, .lr_factor = 0.25}, {40, 20});
+  for (const double factor : {0.25, 0.0625}) {
+    story.bad_steps = BadSteps{41, 43, 40};
+    story.fail(EvidenceKind::kExit, 23);
+    story.tick(1);
+    EXPECT_EQ(story.last().rate_factor, factor);
+  }
+  story.fail(EvidenceKind::kSignal, SIGKILL);
+  story.tick(1);
+  EXPECT_EQ(story.last().rate_factor, 0.0625) << "a kill changes nothing about the rate";
+  story.fail(EvidenceKind::kExit, 23);
+  EXPECT_EQ(story.last().kind, ActionKind::kStop) << "the fourth end without a new step";
+  EXPECT_EQ(story.policy.state().rate_factor, 0.0625) << "no attempt has had a lower one";
+}
+
+TEST(Policy, StopsWhereNoStepIsBeforeTheBadOnes) {
+  const LaunchSpec limits{.backoff_s = 0, .on_numeric = NumericAnswer::kSkipSamples};
+  Story late(limits, {40, 20});
+  late.bad_steps = BadSteps{7, 57, -1};
+  late.fail(EvidenceKind::kExit, 23);
+  EXPECT_EQ(late.last().exit_code, 23);
+  EXPECT_NE(late.last().text.find("no step before step 7"), std::string::npos);
+  Story unknown(limits, {40, 20});
+  unknown.fail(EvidenceKind::kExit, 23);
+  EXPECT_EQ(unknown.last().exit_code, 23);
+  Story unread(limits, {40, 20});
+  unread.bad_steps = BadSteps{.problem = "the disk is gone"};
+  unread.fail(EvidenceKind::kExit, 23);
+  EXPECT_NE(unread.last().text.find("; the disk is gone"), std::string::npos);
+  Story early(limits);
+  early.bad_steps = BadSteps{7, 9, -1};
+  early.fail(EvidenceKind::kExit, 23);
+  EXPECT_EQ(early.last().kind, ActionKind::kDecide) << "the run begins again";
+}
+
+// Two launchers that are killed, and a third that gives up.
+TEST(Policy, CountsOnAfterItsLaunchersDeath) {
+  const LaunchSpec limits{.restarts = 2, .backoff_s = 0};
+  Story first(limits, {40, 20});
+  first.fail(EvidenceKind::kSignal, SIGKILL);
+  Story second(limits, {40, 20}, first.policy.state());
+  second.fail(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(second.policy.faults(), 2);
+  Story third(limits, {40, 20}, second.policy.state());
+  third.fail(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(third.last().exit_code, kSpentExitCode);
+  Story fourth(limits, {40, 20}, third.policy.state());
+  fourth.fail(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(fourth.last().kind, ActionKind::kDecide) << "a person has started it";
+}
+
+TEST(Policy, ClimbsTheLadderAcrossLaunchers) {
+  const LaunchSpec limits{.backoff_s = 0};
+  PolicyState state;
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    Story story(limits, {40, 20}, state);
+    story.fail(EvidenceKind::kExit, 70, "internal error: 17");
+    ASSERT_EQ(story.last().kind, ActionKind::kDecide);
+    state = story.policy.state();
+  }
+  Story last(limits, {40, 20}, state);
+  EXPECT_EQ(last.last().from_step, 20);
+  last.steps = {20, -1};
+  last.fail(EvidenceKind::kExit, 70, "internal error: 17");
+  EXPECT_EQ(last.last().exit_code, 70);
+  Story progress(limits, {60, 40}, state);
+  progress.fail(EvidenceKind::kExit, 70, "internal error: 17");
+  EXPECT_EQ(progress.last().kind, ActionKind::kDecide) << "a new step was committed since";
 }
 
 TEST(Policy, StopsAtTheBudgetOfAnHour) {

@@ -21,6 +21,7 @@ TEST(RankLog, FoldsWhatSeveralRanksSay) {
   {
     RankLog log(*files, "launch", console, [&] { return now; });
     log.begin(3);
+    EXPECT_TRUE(files->stat("launch/ranks/3")) << "the next launcher counts on from there";
     for (const int rank : {1, 0, 2, 5}) log.add({rank, "no room"}, "n07");
     log.add({0, "step 1"}, "n07");
     log.add({-1, "mpirun noticed"}, "n07");

@@ -47,6 +47,8 @@ const std::vector<BadRecipe>& bad_recipes() {
       {"trace_steps", {"train.trace_steps is -1", "expected an integer from 0 to 1000"}},
       {"device", {"train.device is 'cuda'", "expected one of auto, cpu, gpu"}},
       {"launch", {"launch.fruitless_attempts is 0", "expected an integer of at least 1"}},
+      {"on_numeric",
+       {"launch.on_numeric is 'go_on'", "expected one of stop, skip_samples, lower_lr"}},
       {"nan", {"optim.lr is nan", "expected a number of at least 0"}},
       {"init_model", {"init.model is 5", "expected a text"}},
       {"infinite", {"optim.clip_norm is inf", "expected a number of at least 0"}},
