@@ -1,7 +1,12 @@
 // Frames over a stream that comes in any pieces, and what is not one.
 #include "ashlar/control/frame.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
 
 #include "ashlar/control/wire.h"
 #include "tests/support/errors.h"
@@ -99,6 +104,76 @@ TEST(Frame, SaysWhatItFoundInstead) {
             "it goes on with 47474747, not with a frame");
   EXPECT_EQ(taken_of(frames_of({11}), 10).second,
             "it announces a message of 11 bytes; at most 10 are expected");
+}
+
+// Changes a stream at one place by chance: bits, a cut, bytes more or fewer, an earlier part again.
+void change(Bytes& stream, std::mt19937_64& random) {
+  const auto at = ptrdiff_t(random() % stream.size());
+  const auto length = std::min(ptrdiff_t(1 + random() % 40), ptrdiff_t(stream.size()) - at);
+  const auto begin = stream.begin() + at;
+  switch (random() % 6) {
+    case 0:
+      *begin ^= std::byte(1 << random() % 8);
+      break;
+    case 1:
+      stream.resize(size_t(at));
+      break;
+    case 2:
+      stream.erase(begin, begin + length);
+      break;
+    case 3:
+      std::generate(begin, begin + length, [&] { return std::byte(random()); });
+      break;
+    case 4:
+      stream.insert(begin, size_t(length), std::byte(random()));
+      break;
+    default: {
+      const Bytes again(stream.begin(), begin);
+      stream.insert(begin, again.begin(), again.end());
+    }
+  }
+}
+
+// Feeds it in pieces by chance; the frames that come out before the first error.
+std::vector<Frame> frames_in(const Bytes& stream, std::mt19937_64& random) {
+  FrameReader reader(kKey, 1000);
+  std::vector<Frame> frames;
+  try {
+    for (size_t at = 0; at < stream.size();) {
+      const size_t size = std::min(stream.size() - at, size_t(1 + random() % 120));
+      reader.feed(std::span(stream).subspan(at, size));
+      at += size;
+      while (auto frame = reader.next()) frames.push_back(std::move(*frame));
+    }
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kComm);
+  }
+  return frames;
+}
+
+// More streams: ASHLAR_FUZZED_FRAMES (scripts/campaign frames).
+TEST(Frame, AChangedStreamGivesTheFramesBeforeTheChangeAndNoOther) {
+  const char* text = std::getenv("ASHLAR_FUZZED_FRAMES");
+  const int64_t num_streams = text ? std::atoll(text) : 20'000;
+  const std::vector<size_t> sizes = {0, 5, 40};
+  Bytes good;
+  std::vector<size_t> ends;
+  for (const Bytes& frame : frames_of({0, 5, 40})) {
+    good.insert(good.end(), frame.begin(), frame.end());
+    ends.push_back(good.size());
+  }
+  std::mt19937_64 random(20260101);
+  for (int64_t i = 0; i < num_streams; ++i) {
+    Bytes stream = good;
+    change(stream, random);
+    const auto same = size_t(std::ranges::mismatch(stream, good).in1 - stream.begin());
+    const auto want = size_t(std::ranges::upper_bound(ends, same) - ends.begin());
+    const std::vector<Frame> frames = frames_in(stream, random);
+    ASSERT_EQ(frames.size(), want) << "stream " << i;
+    for (size_t f = 0; f < frames.size(); ++f)
+      ASSERT_TRUE(frames[f].kind == sizes[f] && frames[f].body == body_of(sizes[f])) << i;
+  }
+  fmt::print("frames: {} changed streams gave no frame that was not sent\n", num_streams);
 }
 
 TEST(Wire, ReadsWhatWasWrittenAndNoMore) {
