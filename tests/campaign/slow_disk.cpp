@@ -1,9 +1,11 @@
 // Makes the disk of a program slow, by LD_PRELOAD: reads and writes of descriptors take as long as
-// at ASHLAR_SLOW_DISK_MBPS megabytes a second, and each sync takes 20 ms more.
+// at ASHLAR_SLOW_DISK_MBPS megabytes a second, and each sync takes 20 ms more.  While the file
+// ASHLAR_BROKEN_DISK exists, every sync fails with EIO.
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -46,6 +48,11 @@ ssize_t pread(int descriptor, void* bytes, size_t count, off_t offset) {
 int fsync(int descriptor) {
   static const auto real = next<int(int)>("fsync");
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const char* broken = std::getenv("ASHLAR_BROKEN_DISK");
+  if (broken && access(broken, F_OK) == 0) {
+    errno = EIO;
+    return -1;
+  }
   return real(descriptor);
 }
 
