@@ -173,9 +173,12 @@ inline std::string description() {
 inline std::string vendor() {
   return "AMD";
 }
+inline constexpr int kNoDevice = 100;
 inline std::string missing() {
   int count = 0;
-  return text_of(hipGetDeviceCount(&count));
+  const int error = hipGetDeviceCount(&count);
+  if (error == kNoDevice) return "there is no AMD GPU, or no amdgpu driver for it";
+  return text_of(error);
 }
 inline std::string emulated_chip() {
   return "";
