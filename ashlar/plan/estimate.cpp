@@ -6,8 +6,8 @@
 
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/sizing/mfu.h"
 #include "ashlar/train/read_recipe.h"
+#include "ashlar/train/training_flop.h"
 
 namespace ashlar::plan {
 namespace {
@@ -67,8 +67,7 @@ Estimate estimate(FileSystem& files, const std::string& path, const MachineFile&
     row.time = sizing::step_time(shape, rates);
     row.memory = sizing::step_memory(shape);
     row.tokens = shape.tokens();
-    row.training_flop =
-        sizing::training_flop(shape.model, shape.sequence_length, sizing::Mfu::kExactCausal);
+    row.training_flop = train::training_flop(recipes[i]);
     row.fits = estimate.device_memory <= 0 || row.memory.total <= estimate.device_memory;
   }
   estimate.elapsed_s =

@@ -7,7 +7,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/plan/search_stages.h"
-#include "ashlar/sizing/model.h"
+#include "ashlar/train/training_flop.h"
 
 namespace ashlar::plan {
 namespace {
@@ -249,7 +249,9 @@ SearchResult search(const Recipe& base, DType compute, const MachineFile& machin
     }
   }
   sort_best(fitting, options.goal);
-  result.flop_a_token = model_flop(model_of(base.model), fitting[0].sequence_length).training;
+  Recipe best = base;
+  best.data.sequence_length = fitting[0].sequence_length;
+  result.flop_a_token = train::training_flop(best);
   result.neighbours = neighbours_of(stages, fitting[0]);
   result.sensitivity = sensitivity_of(stages, fitting);
   result.classes = classes_of(stages, fitting[0]);

@@ -26,8 +26,10 @@ class Kernels {
          rows * depth * out + groups * cols * depth * a_ + rows * cols * a_);
   }
   void weight_gradient(double rows, double cols, double depth, double groups = 1) {
+    const double before_s = s;
     work(2 * rows * cols * depth,
          rows * depth * a_ + groups * cols * depth * kStreamBytes + rows * cols * a_);
+    s = before_s + (s - before_s) * trained;
   }
   void attention(double flop, double bytes) {
     s += std::max(rates_.attention_s(flop), rates_.memory_s(bytes));
@@ -38,6 +40,7 @@ class Kernels {
     s += std::max(flop > bytes ? product_s : 0.0, rates_.memory_s(bytes));
   }
   double s = 0;
+  double trained = 1;  // the share of the weights whose gradients are needed
 
  private:
   const MachineRates& rates_;
@@ -185,6 +188,27 @@ void experts(Kernels& f, Kernels& b, const MoeSpec& moe, double H, const RankPas
   b.weight_gradient(rows, 2 * F, H, E);
 }
 
+// The products of adapters: x A^T and its product with B; backward x A^T again, these two of the
+// gradients, and the gradients of A and B.
+void adapters(Kernels& f, Kernels& b, const BlockTuning& tuning, BlockPart part, double rows,
+              double groups, const RankPass& p) {
+  const double a = f.a(), r = tuning.rank;
+  b.trained = 1;
+  for (const MatrixStack& m : tuning.adapted) {
+    if (m.part != part) continue;
+    const double K = m.cols_here(p.tp), N = m.rows_here(p.tp);
+    f.product(rows, r, K, a, groups);
+    f.product(rows, N, r, a, groups);
+    f.moves(rows * N * a);  // added to the layer's output
+    b.product(rows, r, K, a, groups);
+    b.input_gradient(rows, N, r, a, groups);
+    b.weight_gradient(rows, N, r, groups);
+    b.input_gradient(rows, r, K, a, groups);
+    b.moves(rows * K * a);
+    b.weight_gradient(rows, r, K, groups);
+  }
+}
+
 // Plans, gathers and sums of rows.
 void moe_rows(Kernels& f, Kernels& b, double T, double k, double H) {
   const double a = f.a();
@@ -205,24 +229,35 @@ void add_output(Kernels& f, const FeedForwardSpec& feed_forward, double H, const
 
 }  // namespace
 
-BlockTime block_time(const BlockSpec& block, double H, const RankPass& pass, bool bf16,
-                     const MachineRates& rates) {
+BlockTime block_time(const BlockSpec& block, const BlockTuning& tuning, double H,
+                     const RankPass& pass, bool bf16, const MachineRates& rates) {
   BlockTime time;
+  const double T = pass.tokens, s = pass.stream_bytes;
   Kernels mixer_f(rates, bf16), mixer_b = mixer_f;
+  mixer_b.trained = tuning.trained_share(BlockPart::kMixer);
   std::visit([&](const auto& spec) { mixer(mixer_f, mixer_b, spec, H, pass); }, block.mixer);
+  adapters(mixer_f, mixer_b, tuning, BlockPart::kMixer, T, 1, pass);
   Kernels feed_f(rates, bf16), feed_b = feed_f, merge_f = feed_f, merge_b = feed_f;
-  const double T = pass.tokens, a = feed_f.a(), s = pass.stream_bytes;
+  const double a = feed_f.a();
+  const auto dense = [&](double width) {
+    feed_b.trained = tuning.trained_share(BlockPart::kMlp);
+    feed_forward(feed_f, feed_b, T, width / pass.tp, H);
+    adapters(feed_f, feed_b, tuning, BlockPart::kMlp, T, 1, pass);
+  };
   if (const auto* mlp = std::get_if<MlpSpec>(&block.feed_forward)) {
-    feed_forward(feed_f, feed_b, T, double(mlp->width) / pass.tp, H);
+    dense(double(mlp->width));
   } else {
     const auto& moe = std::get<MoeSpec>(block.feed_forward);
-    const double E = double(moe.num_experts);
+    const double E = double(moe.num_experts), k = double(moe.experts_of_token());
+    feed_b.trained = tuning.trained_share(BlockPart::kRouter);
     std::visit([&](const auto& router) { route(feed_f, feed_b, router, H, E, T); }, moe.router);
-    moe_rows(feed_f, feed_b, T, double(moe.experts_of_token()), H);
-    if (moe.shared.width > 0)
-      feed_forward(feed_f, feed_b, T, double(moe.shared.width) / pass.tp, H);
+    adapters(feed_f, feed_b, tuning, BlockPart::kRouter, T, 1, pass);
+    moe_rows(feed_f, feed_b, T, k, H);
+    if (moe.shared.width > 0) dense(double(moe.shared.width));
     const double before_f = feed_f.s, before_b = feed_b.s;
+    feed_b.trained = tuning.trained_share(BlockPart::kExperts);
     experts(feed_f, feed_b, moe, H, pass);
+    adapters(feed_f, feed_b, tuning, BlockPart::kExperts, T * k, E / pass.ep, pass);
     time.experts_forward_s = feed_f.s - before_f;
     time.experts_backward_s = feed_b.s - before_b;
   }
@@ -248,7 +283,7 @@ BlockTime block_time(const BlockSpec& block, double H, const RankPass& pass, boo
   return time;
 }
 
-EndTime end_time(const ModelSpec& model, const RankPass& pass, bool bf16,
+EndTime end_time(const ModelSpec& model, const ModelTuning& tuning, const RankPass& pass, bool bf16,
                  const MachineRates& rates) {
   constexpr double kMostLogits = double(int64_t{16} << 20);
   const double T = pass.merged, H = double(model.hidden_size), V = double(model.vocab_size);
@@ -259,63 +294,14 @@ EndTime end_time(const ModelSpec& model, const RankPass& pass, bool bf16,
   input.moves(T * H * (s + a));
   input_backward.moves(T * H * (3 * s + a));
   const double reads = model.scaled_embedding() ? 2 : 1;
-  input_backward.moves(T * H * (reads * s + (reads + 1) * kStreamBytes));
+  if (tuning.embedding) input_backward.moves(T * H * (reads * s + (reads + 1) * kStreamBytes));
   const double chunk =
       std::min(T, std::clamp(double(int64_t(kMostLogits / V) / 64 * 64), 64.0, 256.0));
   loss.product(chunk, V, H, kStreamBytes);
   loss.moves(chunk * V * (2 * kStreamBytes + loss.a()), 6 * chunk * V);
   loss.input_gradient(chunk, V, H, loss.a());
-  loss.weight_gradient(chunk, V, H);
+  if (tuning.head) loss.weight_gradient(chunk, V, H);
   return {input.s, input_backward.s, loss.s * T / chunk};
-}
-
-namespace {
-
-void add_matrices(std::vector<MatrixStack>& list, const AttentionSpec& m, double H) {
-  const double q = double(m.q_dim()), kv = double(m.kv_dim());
-  list.push_back({q, H, m.output_gate ? 2.0 : 1.0});
-  list.push_back({kv, H, 2});
-  list.push_back({H, q, 1});
-}
-void add_matrices(std::vector<MatrixStack>& list, const CcaSpec& m, double H) {
-  const double q = double(m.q_dim()), kv = double(m.kv_dim());
-  list.push_back({q, H, 1});
-  list.push_back({kv, H, 1});
-  list.push_back({kv / 2, H, 2});
-  list.push_back({H, q, 1});
-}
-void add_matrices(std::vector<MatrixStack>& list, const LinearSpec& m, double H) {
-  const double k = double(m.key_dim()), v = double(m.value_dim());
-  list.push_back({k, H, 2});
-  list.push_back({v, H, 2});
-  list.push_back({H, v, 1});
-}
-void add_matrices(std::vector<MatrixStack>& list, const MlpSpec& m, double H) {
-  list.push_back({double(m.width), H, 2});
-  list.push_back({H, double(m.width), 1});
-}
-void add_matrices(std::vector<MatrixStack>& list, const MoeSpec& m, double H) {
-  const double E = double(m.num_experts), F = double(m.width);
-  list.push_back({2 * F, H, E, true});
-  list.push_back({H, F, E, true});
-  if (const auto* mlp = std::get_if<MlpRouterSpec>(&m.router)) {
-    const double R = double(mlp->width);
-    list.push_back({R, H, 1});
-    list.push_back({R, R, 2});
-    list.push_back({E + 1, R, 1});
-  } else {
-    list.push_back({E, H, 1});
-  }
-  if (m.shared.width > 0) add_matrices(list, MlpSpec{m.shared.width}, H);
-}
-
-}  // namespace
-
-std::vector<MatrixStack> matrices_of(const BlockSpec& block, double hidden) {
-  std::vector<MatrixStack> list;
-  std::visit([&](const auto& spec) { add_matrices(list, spec, hidden); }, block.mixer);
-  std::visit([&](const auto& spec) { add_matrices(list, spec, hidden); }, block.feed_forward);
-  return list;
 }
 
 double newton_schulz_flop(double rows, double cols, double steps, bool symmetric) {

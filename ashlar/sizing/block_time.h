@@ -6,8 +6,6 @@
 // 4), one of the wide type 4.  Small vectors, such as weights of norms and biases, are left out.
 #pragma once
 
-#include <vector>
-
 #include "ashlar/sizing/machine_rates.h"
 #include "ashlar/sizing/step_shape.h"
 #include "ashlar/spec/model_spec.h"
@@ -36,23 +34,15 @@ struct BlockTime {
   double forward_s() const { return mixer_forward_s + feed_forward_s + merges_forward_s; }
   double backward_s() const { return mixer_backward_s + feed_backward_s + merges_backward_s; }
 };
-BlockTime block_time(const BlockSpec& block, double hidden, const RankPass& pass, bool bf16,
-                     const MachineRates& rates);
+BlockTime block_time(const BlockSpec& block, const BlockTuning& tuning, double hidden,
+                     const RankPass& pass, bool bf16, const MachineRates& rates);
 
 // Input: lookup and first norm.  Loss: last norm, logits and their gradients.
 struct EndTime {
   double input_s = 0, input_backward_s = 0, loss_s = 0;
 };
-EndTime end_time(const ModelSpec& model, const RankPass& pass, bool bf16,
+EndTime end_time(const ModelSpec& model, const ModelTuning& tuning, const RankPass& pass, bool bf16,
                  const MachineRates& rates);
-
-// Whole matrices of a block, and parameters.  `count` matrices of rows x cols; those of experts are
-// marked.
-struct MatrixStack {
-  double rows = 0, cols = 0, count = 0;
-  bool of_experts = false;
-};
-std::vector<MatrixStack> matrices_of(const BlockSpec& block, double hidden);
 
 // Flop of Newton-Schulz on a rows x cols matrix: steps (3 m^2 n + m^3), m <= n, with symmetric
 // products, and steps (4 m^2 n + 2 m^3) without.

@@ -21,8 +21,9 @@ class Exchanges {
         H_(double(shape.model.hidden_size)),
         a_(shape.bf16 ? 2 : kStreamBytes) {}
   void add_tp();
+  void add_adapters(const BlockSpec& spec, const BlockTuning& tuning);
   void add_cp(const BlockSpec& spec);
-  void add_tsp(const BlockWeights& weights);
+  void add_tsp(const BlockTuning& tuning);
   void add_ep(const BlockSpec& spec);
   const ExchangeWaits& waits() const { return waits_; }
 
@@ -54,6 +55,17 @@ void Exchanges::add_tp() {
   waits_.backward_s += time(CollectiveOp::kReduceScatter, activation) +
                        time(CollectiveOp::kReduceScatter, stream) +
                        4 * time(CollectiveOp::kAllGather, activation);
+}
+
+// Ranks add up the rows between A and B of experts' adapters.
+void Exchanges::add_adapters(const BlockSpec& spec, const BlockTuning& tuning) {
+  const auto* moe = std::get_if<MoeSpec>(&spec.feed_forward);
+  if (!moe) return;
+  const double rows = pass_.tokens * double(moe->experts_of_token());
+  for (const MatrixStack& m : tuning.adapted)
+    if (m.part == BlockPart::kExperts)
+      waits_.backward_s += rates_.collective_s(CollectiveOp::kAllReduce, rates_.group(p_.tp, 1),
+                                               rows * tuning.rank * a_);
 }
 
 // States of linear mixers, and their gradients.
@@ -128,12 +140,14 @@ void Exchanges::add_cp(const BlockSpec& spec) {
 }
 
 // A turn for the share of each rank: shares arrive while the turn before runs.
-void Exchanges::add_tsp(const BlockWeights& weights) {
+void Exchanges::add_tsp(const BlockTuning& tuning) {
   const RankSpan tsp = rates_.group(p_.tsp, p_.tp);
-  const double n = double(p_.tsp), shared = (weights.mixer + weights.mlp) / pass_.tp;
+  const BlockWeights trained = weights_of(tuning.trained), frozen = weights_of(tuning.frozen);
+  const double n = double(p_.tsp), taken = (trained.mixer + trained.mlp) / pass_.tp;
+  const double shared = taken + (frozen.mixer + frozen.mlp) / pass_.tp;
   const double brought_s = n * rates_.collective_s(CollectiveOp::kBroadcast, tsp, shared / n * a_);
   const double taken_s =
-      n * rates_.collective_s(CollectiveOp::kReduce, tsp, shared / n * kStreamBytes);
+      taken > 0 ? n * rates_.collective_s(CollectiveOp::kReduce, tsp, taken / n * kStreamBytes) : 0;
   const double forward_s = kernels_.forward_s(), backward_s = kernels_.backward_s();
   const double hidden = (n - 1) / n;
   waits_.forward_s += std::max(0.0, brought_s - hidden * forward_s);
@@ -162,13 +176,14 @@ void Exchanges::add_ep(const BlockSpec& spec) {
 }  // namespace
 
 ExchangeWaits exchange_waits(const StepShape& shape, const BlockSpec& block,
-                             const BlockWeights& weights, const BlockTime& kernels,
+                             const BlockTuning& tuning, const BlockTime& kernels,
                              const RankPass& pass, const MachineRates& rates) {
   const ParallelSpec& p = shape.parallel;
   Exchanges exchanges(shape, kernels, pass, rates);
   if (p.tp > 1) exchanges.add_tp();
+  if (p.tp > 1) exchanges.add_adapters(block, tuning);
   if (p.sequence_ranks() > 1) exchanges.add_cp(block);
-  if (p.tsp > 1) exchanges.add_tsp(weights);
+  if (p.tsp > 1) exchanges.add_tsp(tuning);
   if (p.ep > 1) exchanges.add_ep(block);
   return exchanges.waits();
 }

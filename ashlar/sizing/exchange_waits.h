@@ -14,7 +14,7 @@ struct ExchangeWaits {
   double turn_pack_s = 0;  // tsp: packing of other ranks' shares, in every pass
 };
 ExchangeWaits exchange_waits(const StepShape& shape, const BlockSpec& block,
-                             const BlockWeights& weights, const BlockTime& kernels,
+                             const BlockTuning& tuning, const BlockTime& kernels,
                              const RankPass& pass, const MachineRates& rates);
 
 }  // namespace ashlar::sizing

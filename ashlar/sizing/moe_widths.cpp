@@ -45,14 +45,14 @@ double train_s(const StepShape& base, const ModelSpec& model, const MoeTarget& t
   pass.tokens = pass.merged = pass.rows * pass.sequence;
   pass.stream_bytes = base.stream_bytes();
   const double H = double(model.hidden_size);
-  const BlockTime t = block_time(model.blocks[0], H, pass, base.bf16, target.rates);
+  const BlockTime t = block_time(model.blocks[0], {}, H, pass, base.bf16, target.rates);
   const MixtureShape shape = shape_of(model);
   const double rows = pass.tokens * double(shape.chosen);
   const double up = grouped_fill(rows, shape.experts, 2 * shape.width, target.compute_units);
   const double down = grouped_fill(rows, shape.experts, int64_t(H), target.compute_units);
   const double lost = 2.0 / 3 / up + 1.0 / 3 / down - 1;  // two thirds of the flop are in the first
   const double experts_s = t.experts_forward_s + t.experts_backward_s;
-  const EndTime ends = end_time(model, pass, base.bf16, target.rates);
+  const EndTime ends = end_time(model, {}, pass, base.bf16, target.rates);
   return (double(shape.blocks) * (t.forward_s() + t.backward_s() + lost * experts_s) +
           ends.input_s + ends.input_backward_s + ends.loss_s) /
          pass.tokens;

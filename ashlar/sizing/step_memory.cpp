@@ -58,12 +58,23 @@ Saved saved_of(const BlockSpec& block, const StepShape& shape, double a) {
   return saved;
 }
 
+// Bytes of a token beside a stack of experts with adapters: what they add, and both of its halves.
+double of_adapters(const BlockTuning& tuning, const MoeSpec& moe, double tp, double a) {
+  double largest = 0;
+  for (const MatrixStack& m : tuning.adapted)
+    if (m.part == BlockPart::kExperts)
+      largest = std::max(
+          largest, std::max(m.rows_here(tp), m.cols_here(tp)) * kStreamBytes + 2 * tuning.rank * a);
+  return largest * double(moe.experts_of_token());
+}
+
 // Bytes of a token in temporaries of the largest branch: gradients of queries, keys and values in
 // the type of the stream, or of the inside of a feed-forward.
 double largest_temporary(const StepShape& shape, double a) {
   const double tp = double(shape.parallel.tp);
   double largest = 0;
-  for (const BlockSpec& block : shape.model.blocks) {
+  for (size_t l = 0; l < shape.model.blocks.size(); ++l) {
+    const BlockSpec& block = shape.model.blocks[l];
     double mixer = 0, feed = 0;
     std::visit(
         [&](const auto& m) {
@@ -77,7 +88,8 @@ double largest_temporary(const StepShape& shape, double a) {
       feed = 3 * double(mlp->width) / tp * a;
     if (const auto* moe = std::get_if<MoeSpec>(&block.feed_forward))
       feed = double(moe->experts_of_token()) * a *
-             (3 * double(moe->width) / tp + 2 * double(shape.model.hidden_size));
+                 (3 * double(moe->width) / tp + 2 * double(shape.model.hidden_size)) +
+             of_adapters(shape.tuning.blocks[l], *moe, tp, a);
     largest = std::max({largest, mixer, feed});
   }
   return largest;
@@ -108,13 +120,13 @@ MemoryEstimate step_memory(const StepShape& shape) {
     const double operands = 2 * a, slots = 2 * w.largest_block;
     // A single data rank shares nothing, and has no slots.
     const int64_t zero = p.dp * p.cp * p.tsp > 1 ? p.zero : 0;
-    memory.weights = w.root * kStreamBytes + w.head * operands;
-    memory.weights += zero == 0 ? w.blocks * (kStreamBytes + operands)
-                      : zero == 3
-                          ? w.kept_matrices * kStreamBytes + slots * (a + operands)
-                          : w.kept_matrices * kStreamBytes + w.blocks * operands + slots * a;
+    memory.weights = (w.root + w.frozen_root) * kStreamBytes +
+                     (w.root_packed + w.frozen_head) * operands + w.frozen * (a + operands);
+    memory.weights += zero == 0   ? w.blocks * (kStreamBytes + operands)
+                      : zero == 3 ? w.kept_blocks * kStreamBytes + slots * (a + operands)
+                                  : w.kept_blocks * kStreamBytes + w.blocks * operands + slots * a;
     memory.gradients =
-        w.root * kStreamBytes + (zero >= 2 ? w.kept_matrices + slots : w.blocks) * kStreamBytes;
+        w.root * kStreamBytes + (zero >= 2 ? w.kept_blocks + slots : w.blocks) * kStreamBytes;
     const double moments = shape.matrices == MatrixOptimizer::kMuon ? 4 : 8;
     memory.optimizer = 8 * (w.kept - w.kept_matrices) + moments * w.kept_matrices;
     double blocks = 0, streams = 0, largest = 0;

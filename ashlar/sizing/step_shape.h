@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ashlar/sizing/tuning.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::sizing {
@@ -12,6 +13,7 @@ inline constexpr double kStreamBytes = 4;
 
 struct StepShape {
   ModelSpec model;        // whole
+  ModelTuning tuning;     // what is trained of it
   ParallelSpec parallel;  // resolved
   int64_t micro_batch = 1, global_batch = 1, sequence_length = 1;
   bool recompute = false;

@@ -85,8 +85,8 @@ class Step {
     int64_t busiest = 0;
   };
 
-  Block make_block(const BlockSpec& spec) const;
-  void add_zero(Block& block, const BlockWeights& weights) const;
+  Block make_block(const BlockSpec& spec, const BlockTuning& tuning) const;
+  void add_zero(Block& block, const BlockTuning& tuning) const;
   StageTimes stage_times();
   void make_blocks(int64_t stage);
   void run();
@@ -123,17 +123,16 @@ class Step {
   StepTime time_;
 };
 
-Block Step::make_block(const BlockSpec& spec) const {
+Block Step::make_block(const BlockSpec& spec, const BlockTuning& tuning) const {
   Block block;
-  const BlockWeights weights = block_weights(spec, H_);
-  block.kernels = block_time(spec, H_, pass_, shape_.bf16, rates_);
-  block.waits = exchange_waits(shape_, spec, weights, block.kernels, pass_, rates_);
-  add_zero(block, weights);
+  block.kernels = block_time(spec, tuning, H_, pass_, shape_.bf16, rates_);
+  block.waits = exchange_waits(shape_, spec, tuning, block.kernels, pass_, rates_);
+  add_zero(block, tuning);
   return block;
 }
 
-void Step::add_zero(Block& block, const BlockWeights& weights) const {
-  const std::array<Unit, 3> units = units_of(shape_, weights);
+void Step::add_zero(Block& block, const BlockTuning& tuning) const {
+  const std::array<Unit, 3> units = units_of(shape_, tuning);
   const double bucket = double(p_.bucket_bytes);
   for (const Unit& unit : units) {
     if (unit.numel <= 0) continue;
@@ -151,15 +150,17 @@ void Step::add_zero(Block& block, const BlockWeights& weights) const {
 }
 
 Step::StageTimes Step::stage_times() {
-  ends_ = end_time(shape_.model, pass_, shape_.bf16, rates_);
+  ends_ = end_time(shape_.model, shape_.tuning, pass_, shape_.bf16, rates_);
   const int64_t L = shape_.model.num_blocks();
   for (int64_t l = 0; l < L; ++l) {
-    const bool as_before =
-        l > 0 && shape_.model.blocks[size_t(l)] == shape_.model.blocks[size_t(l - 1)];
+    const BlockSpec& block = shape_.model.blocks[size_t(l)];
+    const BlockTuning& tuning = shape_.tuning.blocks[size_t(l)];
+    const bool as_before = l > 0 && block == shape_.model.blocks[size_t(l - 1)] &&
+                           tuning == shape_.tuning.blocks[size_t(l - 1)];
     if (as_before)
       all_.push_back(all_.back());
     else
-      all_.push_back(make_block(shape_.model.blocks[size_t(l)]));
+      all_.push_back(make_block(block, tuning));
   }
   StageTimes stages;
   stages.seconds.resize(size_t(p_.pp));
@@ -197,7 +198,7 @@ void Step::run() {
   for (size_t l = 0; l < std::min<size_t>(2, L); ++l)
     gathered[l] = clock.post(blocks_[l].gather_s, p_.overlap);
   t.weights_s += rates_.memory_s(weights_.root * kStreamBytes) +
-                 rates_.memory_s(weights_.head * 2 * kStreamBytes);
+                 rates_.memory_s(weights_.root_packed * 2 * kStreamBytes);
   t.gather_wait_s += clock.wait(root_end);
   clock.now += t.weights_s;
   for (int64_t batch = 0; batch < m; ++batch) {
@@ -319,11 +320,9 @@ void Step::add_pipeline(const StageTimes& stages) {
 
 StepShape step_shape(const Recipe& recipe, const ParallelSpec& resolved, bool bf16) {
   ASHLAR_ASSERT(resolved.bucket_bytes != kAutoBucketBytes);
-  ASHLAR_REQUIRE(recipe.tune.trains_all(), kConfig,
-                 "the recipe freezes tensors ({}), which closed formulas do not know; use `ashlar "
-                 "plan dry-run`",
-                 recipe.tune.has_adapters() ? "lora.rank" : "train.freeze");
-  return {.model = model_of(recipe.model),
+  const ModelSpec model = model_of(recipe.model);
+  return {.model = model,
+          .tuning = tuning_of(model, recipe.tune),
           .parallel = resolved,
           .micro_batch = recipe.train.micro_batch,
           .global_batch = recipe.train.global_batch,

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
+#include "ashlar/nn/weights.h"
 #include "ashlar/sizing/step_time.h"
 #include "ashlar/train/plan.h"
-#include "ashlar/train/read_recipe.h"
+#include "ashlar/train/training_flop.h"
 
 namespace ashlar::plan {
 namespace {
@@ -20,9 +22,8 @@ struct Both {
 
 Both memory_of(const char* recipe_name, std::vector<std::string> keys, int ranks) {
   keys.push_back("train.threads=1");
-  const auto files = posix_files();
-  const Recipe recipe = train::read_recipe(
-      *files, fmt::format("{}/../../recipes/{}.toml", ASHLAR_FIXTURES, recipe_name), keys);
+  const Recipe recipe =
+      load_recipe(fmt::format("{}/../../recipes/{}.toml", ASHLAR_FIXTURES, recipe_name), keys);
   Both both;
   both.estimated =
       sizing::step_memory(sizing::step_shape(recipe, resolve_parallel(recipe, ranks), false));
@@ -75,6 +76,83 @@ TEST(EstimateMemory, W9EveryZeroStageByTag) {
         "llama-nano",
         {fmt::format("parallel.zero={}", zero), "train.global_batch=16", "train.micro_batch=1"}, 4,
         0.15);
+}
+
+// Runs that train adapters or some of the tensors: frozen weights are whole on every data rank.
+TEST(EstimateMemory, FrozenWeightsAndAdaptersByTag) {
+  const auto lora = [](const char* layout, const char* targets) {
+    return std::vector<std::string>{layout,
+                                    targets,
+                                    "init.model=none",
+                                    "lora.rank=64",
+                                    "train.global_batch=16",
+                                    "train.micro_batch=1"};
+  };
+  expect_near("llama-nano", lora("parallel.zero=0", "lora.targets=attention,mlp"), 2, 0.15);
+  expect_near("llama-nano", lora("parallel.zero=3", "lora.targets=attention,mlp"), 4, 0.15);
+  expect_near("llama-nano", lora("parallel.tp=2", "lora.targets=attention"), 2, 0.15);
+  expect_near("moe-nano", lora("parallel.ep=4", "lora.targets=attention,experts"), 4, 0.15);
+  expect_near(
+      "llama-nano",
+      {"parallel.zero=1", "init.model=none", "train.freeze=*.mlp.*,model.embed_tokens.weight",
+       "train.global_batch=16", "train.micro_batch=1"},
+      2, 0.15);
+}
+
+// Weights of products are counted from shapes here, and from the model's list there.
+TEST(EstimateFlop, AdaptersTakeTheTimeOfTheirFlop) {
+  const machine::Profile machine =
+      machine::parse_profile(machine::shipped_text("a100-dgx"), "a100-dgx");
+  const sizing::MachineRates rates(machine, {}, 8, true);
+  const auto kernels_s = [&](const std::vector<std::string>& keys) {
+    const Recipe recipe =
+        load_recipe(fmt::format("{}/../../recipes/llama3-8b.toml", ASHLAR_FIXTURES), keys);
+    const sizing::StepTime t =
+        sizing::step_time(sizing::step_shape(recipe, resolve_parallel(recipe, 8), true), rates);
+    const double flop = train::training_flop(recipe) * double(recipe.train.global_batch) *
+                        double(recipe.data.sequence_length) / 8;
+    const double seconds = t.forward_s + t.loss_s + t.backward_s;
+    EXPECT_GT(seconds, rates.product_s(flop));
+    EXPECT_LT(seconds, 1.35 * rates.product_s(flop));
+    return seconds;
+  };
+  const std::vector<std::string> all = {"train.global_batch=64"},
+                                 lora = {"train.global_batch=64", "init.model=none", "lora.rank=64",
+                                         "lora.targets=attention,mlp"};
+  EXPECT_LT(kernels_s(lora), 0.8 * kernels_s(all));
+}
+
+// The formulas know matrices by name, shape and cut: they are those of the model's own list.
+TEST(EstimateMatrices, AreTheProductsOfTheModel) {
+  const std::vector<std::pair<const char*, std::vector<std::string>>> cases = {
+      {"zaya1-nano", {}},
+      {"llama-nano", {"model.attention_output_gate=true"}},
+      {"moe-nano", {"model.shared_expert_intermediate_size=64"}},
+      {"linear-nano", {}}};
+  for (const auto& [name, keys] : cases) {
+    const ModelSpec model = model_of(
+        load_recipe(fmt::format("{}/../../recipes/{}.toml", ASHLAR_FIXTURES, name), keys).model);
+    std::map<std::string, nn::ParameterInfo> infos;
+    const nn::ModelWeights weights(model);
+    weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
+      infos[info.name] = info;
+    });
+    for (int64_t l = 0; l < model.num_blocks(); ++l)
+      for (const sizing::MatrixStack& m :
+           sizing::matrices_of(model.blocks[size_t(l)], double(model.hidden_size))) {
+        const std::string full = fmt::format("model.layers.{}.{}", l, m.name);
+        ASSERT_TRUE(infos.contains(full)) << name << ": " << full;
+        const nn::ParameterInfo& info = infos.at(full);
+        const int last = info.shape.ndim() - 1;
+        EXPECT_EQ(double(info.shape[last]), m.cols) << full;
+        EXPECT_EQ(double(info.shape[last - 1]), m.rows) << full;
+        EXPECT_EQ(double(info.shape.numel()), m.numel()) << full;
+        const bool cut = m.cut != sizing::TpCut::kNone;
+        ASSERT_EQ(!info.cuts.empty(), cut) << full;
+        if (!cut) continue;
+        EXPECT_EQ(info.cuts.back().dim == last, m.cut == sizing::TpCut::kCols) << full;
+      }
+  }
 }
 
 }  // namespace

@@ -61,6 +61,22 @@ const std::vector<std::string> kFewKeys = {"parallel.pp=1",
                                            "parallel.bucket_bytes=33554432",
                                            "parallel.zero_layout=contiguous"};
 
+TEST(Search, LooksAtLayoutsOfAdapters) {
+  SearchOptions options = small_options(kFewKeys);
+  options.fixed.insert(options.fixed.end(),
+                       {"init.model=none", "lora.rank=2", "lora.targets=attention,experts"});
+  options.num_simulated = 2;
+  Log log([](std::string_view) {});
+  const SearchResult result =
+      search(load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", options.fixed), DType::kF32,
+             machine_to_search(), options, log);
+  ASSERT_FALSE(result.best.empty());
+  const SearchResult all = search_tiny(machine_to_search(), small_options(kFewKeys));
+  EXPECT_LT(result.flop_a_token, all.flop_a_token);
+  EXPECT_LT(result.best[0].memory->total_bytes, all.best[0].memory->total_bytes);
+  EXPECT_EQ(result.num_layouts, all.num_layouts);
+}
+
 TEST(Search, FindsWhatSimulatingEveryLayoutFinds) {
   const MachineFile machine = machine_to_search();
   std::vector<std::string> few = kFewKeys;

@@ -32,11 +32,11 @@ MovedBytes by_formulas(const Recipe& recipe) {
   const double H = double(shape.model.hidden_size);
   MovedBytes bytes;
   for (const BlockSpec& block : shape.model.blocks) {
-    const sizing::BlockTime time = sizing::block_time(block, H, pass, true, rates);
+    const sizing::BlockTime time = sizing::block_time(block, {}, H, pass, true, rates);
     bytes.merges_forward += time.merges_forward_s;
     bytes.merges_backward += time.merges_backward_s;
   }
-  const sizing::EndTime ends = sizing::end_time(shape.model, pass, true, rates);
+  const sizing::EndTime ends = sizing::end_time(shape.model, {}, pass, true, rates);
   bytes.input = ends.input_s;
   bytes.input_backward = ends.input_backward_s;
   return bytes;
