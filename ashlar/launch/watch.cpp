@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -68,14 +69,31 @@ double SilenceLimit::limit_s(PulsePlace place, bool stepped) const {
   return std::clamp(kFactor * *high, least_s, std::max(least_s, kMost_s));
 }
 
-Watch::Watch(std::string run_directory, double hang_s, Log& log)
-    : run_directory_(std::move(run_directory)), log_(log), limit_(hang_s) {}
+QueueTimes queue_times_of(int64_t process) {
+  QueueTimes times;
+  std::error_code error;
+  for (const auto& task :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
+    std::ifstream text(task.path() / "schedstat");
+    if (int64_t ran = 0, queued = 0; text >> ran >> queued)
+      times[std::atoll(task.path().filename().c_str())] = queued;
+  }
+  return times;
+}
+
+Watch::Watch(std::string run_directory, double hang_s, Log& log,
+             std::function<QueueTimes(int64_t process)> queue_times)
+    : run_directory_(std::move(run_directory)),
+      log_(log),
+      queue_times_(std::move(queue_times)),
+      limit_(hang_s) {}
 
 void Watch::begin(double now) {
   heard_ = looked_ = now;
   moved_ns_ = 0;
   resumed_ns_ = pulse_now_ns();
   suspended_since_.clear();
+  queued_.clear();
 }
 
 Watch::Sight Watch::look(const std::map<int, pid_t>& ranks, double now) {
@@ -137,6 +155,24 @@ std::optional<Evidence> Watch::find_suspended(const std::map<int, pid_t>& ranks,
   return std::nullopt;
 }
 
+// How long the thread that waited longest for a CPU has done so since the first call of a silence:
+// a thread of the ranks for which others wait, if there are any.
+double Watch::starved_s(const std::map<int, PulsePage>& pages) {
+  const auto works = [](const auto& page) { return page.second.waits_for < 0; };
+  const bool any_works = std::ranges::any_of(pages, works);
+  int64_t most_ns = 0;
+  for (const auto& [rank, page] : pages) {
+    if ((any_works && page.waits_for >= 0) || !is_alive(page)) continue;
+    QueueTimes now = queue_times_(page.process);
+    const auto [before, first] = queued_.try_emplace(rank, now);
+    if (first) continue;
+    for (const auto& [thread, queued_ns] : now)
+      if (const auto then = before->second.find(thread); then != before->second.end())
+        most_ns = std::max(most_ns, queued_ns - then->second);
+  }
+  return double(most_ns) * 1e-9;
+}
+
 std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
   if (sight.pages.empty()) {
     if (now - heard_ < kMost_s) return std::nullopt;
@@ -148,6 +184,7 @@ std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
   if (sign_ns > moved_ns_) {
     if (moved_ns_ > 0) limit_.add(place_, double(sign_ns - moved_ns_) * 1e-9);
     moved_ns_ = sign_ns;
+    queued_.clear();
     const auto latest = std::ranges::max_element(
         sight.pages, {}, [](const auto& page) { return page.second.changed_ns; });
     place_ = latest->second.place;
@@ -160,7 +197,9 @@ std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
   const auto at_files = std::ranges::find_if(
       sight.pages, [](const auto& page) { return is_at_files(page.second.place); });
   const PulsePlace place = at_files == sight.pages.end() ? place_ : at_files->second.place;
-  if (silence_s < limit_.limit_s(place, stepped)) return std::nullopt;
+  const double starved = starved_s(sight.pages);
+  if (silence_s - (silence_s < kMost_s ? starved : 0) < limit_.limit_s(place, stepped))
+    return std::nullopt;
   const PulseHang hang = find_hang(sight.pages);
   const int rank = hang.ranks.empty() ? -1 : hang.ranks.front();
   std::string text = describe(hang, sight.pages, now_ns);

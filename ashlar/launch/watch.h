@@ -7,6 +7,9 @@
 // Files      a rank that starts, loads, saves or ends may wait for a disk: there the bytes that
 //            its process moves (/proc/PID/io) are the sign of life, not its operations, which go
 //            on while a thread of it hangs; and the limit is 300 s.
+// Starved    the time that a thread of a rank had to wait for a CPU during a silence does not count
+//            (/proc/PID/task/TID/schedstat), until the silence takes 300 s; ranks that wait for
+//            others starve nobody.
 // No pages   as with a full /dev/shm, or another user's directory there: lines count instead.
 // A limit of 300 s is launch.hang_s if that is more.  A launcher that was suspended itself watches
 // anew from then on.
@@ -16,6 +19,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,10 +45,16 @@ class SilenceLimit {
   std::array<size_t, kNumPulsePlaces> next_{};
 };
 
+// How long each thread of a process has waited for a CPU since it began, ns, by thread; empty if
+// the kernel does not say.
+using QueueTimes = std::map<int64_t, int64_t>;
+QueueTimes queue_times_of(int64_t process);
+
 class Watch {
  public:
   static constexpr double kSuspended_s = 3;
-  Watch(std::string run_directory, double hang_s, Log& log);
+  Watch(std::string run_directory, double hang_s, Log& log,
+        std::function<QueueTimes(int64_t process)> queue_times = queue_times_of);
 
   void begin(double now);                  // an attempt starts
   void hear(double now) { heard_ = now; }  // a rank printed a line
@@ -61,15 +71,18 @@ class Watch {
   std::map<int, PulsePage> pages_of(const std::map<int, pid_t>& ranks);
   int64_t last_sign_ns(const std::map<int, PulsePage>& pages);
   std::optional<Evidence> find_silence(const Sight& sight, double now);
+  double starved_s(const std::map<int, PulsePage>& pages);
 
   const std::string run_directory_;
   Log& log_;
+  const std::function<QueueTimes(int64_t process)> queue_times_;
   bool warned_ = false;
   SilenceLimit limit_;
   double heard_ = 0, looked_ = 0;
   int64_t moved_ns_ = 0, resumed_ns_ = 0;
   int64_t moved_bytes_ = 0;                // of the ranks' processes, at the last look
   PulsePlace place_ = PulsePlace::kStart;  // of the last change
+  std::map<int, QueueTimes> queued_;       // by rank, when the present silence was first seen
   std::map<int, double> suspended_since_;
 };
 

@@ -43,6 +43,70 @@ TEST(Watch, NamesTheRankThatDoesNotCome) {
   EXPECT_TRUE(watch.look({{0, 1}}, 0).pages.empty()) << "pages of other processes are not read";
 }
 
+// Other programs take the processor: a rank without it is not in a hang.
+TEST(Watch, LeavesOutTheTimeWithoutAProcessor) {
+  const TemporaryDirectory run;
+  PulseWriter rank(run.path(), {0, 1});
+  rank.set_step(3);
+  rank.step_ended(4);
+  rank.enter(PulsePlace::kUpdate);
+  Log log([](std::string_view) {});
+  bool starves = true;
+  const int64_t begin_ns = pulse_now_ns();
+  int64_t queued_ns = 0;
+  Watch watch(run.path(), 0.05, log, [&](int64_t) -> QueueTimes {
+    if (starves) queued_ns = pulse_now_ns() - begin_ns;
+    return {{1, 7}, {2, 5'000'000'000 + queued_ns}, {3, 7}};
+  });
+  watch.begin(0);
+  const std::map<int, pid_t> ranks{{0, getpid()}};
+  auto begin = Clock::now();
+  while (seconds_since(begin) < 0.2) ASSERT_FALSE(watch.look(ranks, 0).fault);
+  starves = false;
+  begin = Clock::now();
+  Watch::Sight sight;
+  while (!sight.fault && seconds_since(begin) < 20) sight = watch.look(ranks, 0);
+  ASSERT_TRUE(sight.fault);
+  EXPECT_EQ(sight.fault->kind, EvidenceKind::kSilent);
+}
+
+// Rank 0 polls for rank 1, which does not come, on a machine that is too small for both.
+TEST(Watch, NamesARankThatOthersStarveFor) {
+  const TemporaryDirectory run;
+  PulseWriter zero(run.path(), {0, 2}), one(run.path(), {1, 2});
+  for (PulseWriter* rank : {&zero, &one}) {
+    rank->set_step(3);
+    rank->step_ended(4);
+    rank->add_group(1, "dp", 2);
+    rank->enter(PulsePlace::kBackward, 12, 0);
+  }
+  zero.waits_for(zero.post({.group = 0, .number = 7, .op = "reduce_scatter", .label = "grads"}));
+  Log log([](std::string_view) {});
+  int calls = 0;
+  Watch watch(run.path(), 0.05, log, 0, [&](int64_t) {  // of both: they are one process here
+    ++calls;
+    return QueueTimes{{1, 7}};
+  });
+  watch.begin(0);
+  int looks = 0;
+  Watch::Sight sight;
+  for (const auto begin = Clock::now(); !sight.fault && seconds_since(begin) < 20; ++looks)
+    sight = watch.look({{0, getpid()}, {1, getpid()}}, 0);
+  ASSERT_TRUE(sight.fault);
+  EXPECT_EQ(sight.fault->rank, 1);
+  EXPECT_LT(calls, looks) << "once in every look but the first, for the rank that others wait for";
+}
+
+TEST(Watch, ReadsTheQueueTimesOfThisProcess) {
+  const QueueTimes times = queue_times_of(getpid());
+  if (times.empty()) GTEST_SKIP() << "the kernel has no schedstat";
+  EXPECT_TRUE(times.contains(gettid()));
+  for (const auto& [thread, queued_ns] : queue_times_of(getpid()))
+    if (const auto before = times.find(thread); before != times.end()) {
+      EXPECT_GE(queued_ns, before->second);
+    }
+}
+
 // A rank that saves gives no sign of its own; the disk may take minutes.
 TEST(Watch, WaitsForFiles) {
   const TemporaryDirectory run;
