@@ -44,25 +44,37 @@ def strings(random_, count, words):
 
 
 def run(ashlar, verb, path, rows, *flags):
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    done = subprocess.run([ashlar, "tokenizer", verb, "--tokenizer", path, *flags], input=lines, text=True,
-                          capture_output=True)
+    """The lines that it prints for the lines `rows`."""
+    done = subprocess.run([ashlar, "tokenizer", verb, "--tokenizer", path, *flags], input="\n".join(rows) + "\n",
+                          text=True, capture_output=True)
     if done.returncode:
         sys.exit(f"{verb} ended with {done.returncode}: {done.stderr}")
-    return [json.loads(line) for line in done.stdout.split("\n") if line]
+    lines = done.stdout.split("\n")[:-1]
+    if len(lines) != len(rows):
+        sys.exit(f"{verb} printed {len(lines)} lines for {len(rows)}")
+    return lines
 
 
-def differences(ashlar, path, library, texts):
-    """(what, text, ashlar's, the library's)"""
-    ids = [encoding.ids for encoding in library.encode_batch_fast(texts)]
-    rows = [{"text": text} for text in texts]
-    mine = [row["ids"] for row in run(ashlar, "encode", path, rows, "--special")]
-    yield from (("ids", *three) for three in zip(texts, mine, ids) if three[1] != three[2])
-    for skip in (False, True):
-        theirs = library.decode_batch(ids, skip_special_tokens=skip)
-        flags = ["--skip-special"] if skip else []
-        mine = [row["text"] for row in run(ashlar, "decode", path, [{"ids": one} for one in ids], *flags)]
-        yield from (("text", *three) for three in zip(texts, mine, theirs) if three[1] != three[2])
+class Form:
+    def __init__(self, name, place, seed):
+        self.name, self.path = name, str(pathlib.Path(place) / f"{name}.json")
+        forms()[name]().save(self.path)
+        self.library = Tokenizer.from_file(self.path)
+        self.random = random.Random(f"{seed} {name}")
+        self.done, self.found = 0, []
+
+    def compare(self, ashlar, count, words):
+        texts = strings(self.random, count, words)
+        ids = [encoding.ids for encoding in self.library.encode_batch_fast(texts)]
+        rows = [f'{{"ids":[{",".join(map(str, one))}]}}' for one in ids]
+        mine = run(ashlar, "encode", self.path, [json.dumps({"text": text}) for text in texts], "--special")
+        self.found += (("ids", *three) for three in zip(texts, mine, rows) if three[1] != three[2])
+        for skip in (False, True):
+            theirs = self.library.decode_batch(ids, skip_special_tokens=skip)
+            lines = run(ashlar, "decode", self.path, rows, *["--skip-special"] * skip)
+            mine = (json.loads(line)["text"] for line in lines)
+            self.found += (("text", *three) for three in zip(texts, mine, theirs) if three[1] != three[2])
+        self.done += count
 
 
 def main():
@@ -73,24 +85,18 @@ def main():
     parser.add_argument("--forms", default=",".join(forms()))
     flags = parser.parse_args()
     words = [word + " " for page in corpus() for word in page.split()]
-    failed = False
-    for name in flags.forms.split(","):
-        library = forms()[name]()
-        with tempfile.TemporaryDirectory() as place:
-            path = str(pathlib.Path(place) / "tokenizer.json")
-            library.save(path)
-            library = Tokenizer.from_file(path)
-            random_ = random.Random(f"{flags.seed} {name}")
-            found, done = [], 0
-            while done < flags.strings:
-                count = min(BATCH, flags.strings - done)
-                found += differences(flags.ashlar, path, library, strings(random_, count, words))
-                done += count
-        failed = failed or bool(found)
-        print(f"{name}: {done:,} strings, {len(found)} differ", flush=True)
-        for what, text, mine, theirs in found[:3]:
-            print(f"  {what} of {text!r}: {mine!r}, expected {theirs!r}")
-    sys.exit(failed)
+    with tempfile.TemporaryDirectory() as place:
+        all_forms = [Form(name, place, flags.seed) for name in flags.forms.split(",")]
+        for done in range(0, flags.strings, BATCH):  # all forms advance alike
+            for form in all_forms:
+                form.compare(flags.ashlar, min(BATCH, flags.strings - done), words)
+            print(f"{all_forms[0].done:,} strings a form:", ", ".join(f"{form.name} {len(form.found)}" for form in all_forms),
+                  "differ", file=sys.stderr, flush=True)
+    for form in all_forms:
+        print(f"{form.name}: {form.done:,} strings, {len(form.found)} differ")
+        for what, text, mine, expected in form.found[:3]:
+            print(f"  {what} of {text!r}: {mine!r}, expected {expected!r}")
+    sys.exit(any(form.found for form in all_forms))
 
 
 if __name__ == "__main__":
