@@ -15,6 +15,7 @@
 #include "ashlar/core/output.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
+#include "ashlar/data/byte_level_train.h"
 #include "ashlar/data/hf_tokenizer.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/text_files.h"
@@ -151,51 +152,74 @@ void add_conversions(CLI::App& group, CommandAction& action) {
       ->add_flag("--skip-special", flags->skip_special, "leave special tokens out");
 }
 
+struct TrainFlags {
+  TextFlags text;
+  std::string out, kind = "bpe", format = "sentencepiece";
+  const CLI::Option* max_lines = nullptr;
+  Existing existing;
+  data::TokenizerTraining training;
+};
+
+std::string trained(const TrainFlags& flags, FileSystem& files, Log& log) {
+  const std::vector<std::string>& inputs = flags.text.inputs;
+  if (flags.format == "hf" && flags.kind == "bpe") {
+    ASHLAR_REQUIRE(flags.max_lines->empty(), kConfig,
+                   "--max-lines is for sentencepiece; --format hf learns BPE from all words: leave "
+                   "it out");
+    Threads threads(0);
+    return data::train_byte_level(files, inputs, flags.training.vocab_size, flags.training.text,
+                                  threads, log);
+  }
+  const std::string model = data::train_sentencepiece(files, inputs, flags.training, log);
+  return flags.format == "hf" ? tokenizer_json_of(model, flags.out, log) : model;
+}
+
+int train_tokenizer(TrainFlags& flags, Log& log) {
+  ASHLAR_REQUIRE(flags.kind == "bpe" || flags.kind == "unigram", kConfig,
+                 "--kind is {}; expected bpe or unigram", flags.kind);
+  flags.training.kind = flags.kind == "bpe" ? data::TokenizerTraining::Kind::kBpe
+                                            : data::TokenizerTraining::Kind::kUnigram;
+  ASHLAR_REQUIRE(flags.format == "sentencepiece" || flags.format == "hf", kConfig,
+                 "--format is {}; expected sentencepiece or hf", flags.format);
+  check_out(flags.out);
+  flags.training.text = options_of(flags.text);
+  const auto files = posix_files();
+  Outputs outputs(*files, {flags.out}, flags.text.inputs, flags.existing);
+  const std::string model = trained(flags, *files, log);
+  outputs.write(flags.out, model);
+  outputs.publish();
+  print_result(fmt::format("{}: {} ids, {}", flags.out, flags.training.vocab_size,
+                           format_bytes(int64_t(model.size()))));
+  return 0;
+}
+
+void add_training(CLI::App& group, CommandAction& action) {
+  CLI::App* train = group.add_subcommand("train", "learn a tokenizer from text");
+  const auto flags = std::make_shared<TrainFlags>();
+  add_text_flags(*train, flags->text);
+  train->add_option("--vocab", flags->training.vocab_size, "number of ids")->required();
+  train->add_option("--out", flags->out, "file to write")->required()->type_name("FILE");
+  train->add_option("--kind", flags->kind, "bpe or unigram")->capture_default_str();
+  train
+      ->add_option("--format", flags->format,
+                   "sentencepiece, or hf: a tokenizer.json, of which BPE is byte-level")
+      ->capture_default_str();
+  flags->max_lines = train
+                         ->add_option("--max-lines", flags->training.max_lines,
+                                      "sample larger inputs of sentencepiece evenly")
+                         ->capture_default_str();
+  add_force(*train, flags->existing);
+  train->callback(
+      [flags, &action] { action = [flags](Log& log) { return train_tokenizer(*flags, log); }; });
+}
+
 }  // namespace
 
 void add_tokenizer(CLI::App& app, CommandAction& action) {
   CLI::App* group = app.add_subcommand("tokenizer", "train a tokenizer, encode, decode");
   group->require_subcommand(1);
   add_conversions(*group, action);
-  CLI::App* train = group->add_subcommand("train", "learn a sentencepiece model from text");
-  struct Flags {
-    TextFlags text;
-    std::string out, kind = "bpe", format = "sentencepiece";
-    Existing existing;
-    data::TokenizerTraining training;
-  };
-  const auto flags = std::make_shared<Flags>();
-  add_text_flags(*train, flags->text);
-  train->add_option("--vocab", flags->training.vocab_size, "number of ids")->required();
-  train->add_option("--out", flags->out, "model file to write")->required()->type_name("FILE");
-  train->add_option("--kind", flags->kind, "bpe or unigram")->capture_default_str();
-  train->add_option("--format", flags->format, "sentencepiece, or hf: a tokenizer.json")
-      ->capture_default_str();
-  train->add_option("--max-lines", flags->training.max_lines, "sample larger inputs evenly")
-      ->capture_default_str();
-  add_force(*train, flags->existing);
-  train->callback([flags, &action] {
-    action = [flags](Log& log) {
-      ASHLAR_REQUIRE(flags->kind == "bpe" || flags->kind == "unigram", kConfig,
-                     "--kind is {}; expected bpe or unigram", flags->kind);
-      flags->training.kind = flags->kind == "bpe" ? data::TokenizerTraining::Kind::kBpe
-                                                  : data::TokenizerTraining::Kind::kUnigram;
-      ASHLAR_REQUIRE(flags->format == "sentencepiece" || flags->format == "hf", kConfig,
-                     "--format is {}; expected sentencepiece or hf", flags->format);
-      check_out(flags->out);
-      flags->training.text = options_of(flags->text);
-      const auto files = posix_files();
-      Outputs outputs(*files, {flags->out}, flags->text.inputs, flags->existing);
-      std::string model =
-          data::train_sentencepiece(*files, flags->text.inputs, flags->training, log);
-      if (flags->format == "hf") model = tokenizer_json_of(model, flags->out, log);
-      outputs.write(flags->out, model);
-      outputs.publish();
-      print_result(fmt::format("{}: {} ids, {}", flags->out, flags->training.vocab_size,
-                               format_bytes(int64_t(model.size()))));
-      return 0;
-    };
-  });
+  add_training(*group, action);
 }
 
 }  // namespace ashlar::cli

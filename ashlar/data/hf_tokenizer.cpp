@@ -23,6 +23,7 @@
 #include "ashlar/core/json.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/hf/bytes.h"
+#include "ashlar/data/hf/pre_tokenizer.h"
 #include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
@@ -72,7 +73,7 @@ std::string base64(std::string_view bytes) {
 
 // ---- the byte tokenizer
 
-Ordered bpe_model(Ordered vocab, Ordered merges, const std::string& unk, bool byte_fallback) {
+Ordered bpe_model(Ordered vocab, Ordered merges, const Ordered& unk, bool byte_fallback) {
   return {{"type", "BPE"},
           {"dropout", nullptr},
           {"unk_token", unk},
@@ -90,17 +91,20 @@ struct Parts {
   std::vector<std::pair<int32_t, std::string>> special;  // ids and names
 };
 
+Ordered byte_level() {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", false}};
+}
+
 Parts byte_parts(const Tokenizer& tokenizer) {
   Parts parts;
   parts.special = {{tokenizer.pad_id(), "<pad>"},
                    {tokenizer.eos_id(), "</s>"},
                    {tokenizer.bos_id(), "<s>"},
                    {tokenizer.unk_id(), "<unk>"}};
-  const Ordered byte_level = {{"type", "ByteLevel"},
-                              {"add_prefix_space", false},
-                              {"trim_offsets", true},
-                              {"use_regex", false}};
-  parts.pre_tokenizer = parts.decoder = byte_level;
+  parts.pre_tokenizer = parts.decoder = byte_level();
   Ordered vocab = Ordered::object();
   for (const auto& [id, name] : parts.special) vocab[name] = id;
   for (int byte = 0; byte < 256; ++byte) {
@@ -368,6 +372,31 @@ std::string config_json(const Ordered& special, bool adds_bos) {
 }
 
 }  // namespace
+
+Ordered word_steps() {
+  const Ordered words = {{"type", "Split"},
+                         {"pattern", {{"Regex", kQwenWords}}},
+                         {"behavior", "Isolated"},
+                         {"invert", false}};
+  return sequence("pretokenizers", Ordered::array({words, byte_level()}));
+}
+
+std::string byte_level_json(const LearnedBpe& learned, int32_t num_special) {
+  Parts parts;
+  Ordered vocab = Ordered::object(), merges = Ordered::array();
+  auto& entries = vocab.get_ref<Ordered::object_t&>();
+  for (const std::string& token : learned.tokens) {
+    const auto id = int32_t(entries.size());
+    entries.emplace_back(token, id);
+    if (id < num_special) parts.special.emplace_back(id, token);
+  }
+  for (const auto& [left, right] : learned.merges)
+    merges.push_back({learned.tokens[size_t(left)], learned.tokens[size_t(right)]});
+  parts.pre_tokenizer = word_steps();
+  parts.decoder = byte_level();
+  parts.model = bpe_model(std::move(vocab), std::move(merges), nullptr, false);
+  return tokenizer_json(parts, -1);
+}
 
 HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer, int32_t bos_id) {
   HfTokenizer out;

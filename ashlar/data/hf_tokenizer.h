@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "ashlar/core/json.h"
+#include "ashlar/data/bpe_learner.h"
 #include "ashlar/data/tokenizer.h"
 
 namespace ashlar::data {
@@ -27,5 +29,10 @@ struct HfTokenizer {
 
 // bos_id: the token before every document of the training data; -1: none.
 HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer, int32_t bos_id);
+
+// The pre-tokenizer of byte_level_json(): words as Qwen's models cut them, then their bytes.
+Ordered word_steps();
+// tokenizer.json of a byte-level BPE, the first tokens of which are special.
+std::string byte_level_json(const LearnedBpe& learned, int32_t num_special);
 
 }  // namespace ashlar::data

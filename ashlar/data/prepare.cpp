@@ -189,16 +189,6 @@ class Surprises {
   Files by_content_, empty_;
 };
 
-void warn_of_repairs(const TextSource& source, const std::string& path, Log& log) {
-  const Replacements& bad = source.replacements();
-  if (bad.count > 0)
-    log.warn("{}: {} {} became U+FFFD; the first is in the document at line {} (byte {})", path,
-             bad.count,
-             source.content().json_lines ? "halves of surrogate pairs"
-                                         : "byte sequences are not UTF-8 and",
-             bad.line, bad.byte);
-}
-
 std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std::string> inputs,
                                          const Tokenizer& tokenizer, int64_t total_bytes,
                                          IndexedWriter& writer, Threads& threads, Log& log,

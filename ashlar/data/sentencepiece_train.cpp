@@ -79,8 +79,9 @@ class Sample {
 // was built without them in mind), so that an error is kept and ends the iteration.
 class Lines : public sentencepiece::SentenceIterator {
  public:
-  Lines(FileSystem& files, std::span<const std::string> inputs, const TextOptions& options)
-      : files_(files), inputs_(inputs), options_(options) {
+  Lines(FileSystem& files, std::span<const std::string> inputs, const TextOptions& options,
+        Log& log)
+      : files_(files), inputs_(inputs), options_(options), log_(log) {
     Next();
   }
   bool done() const override { return done_; }
@@ -135,6 +136,7 @@ class Lines : public sentencepiece::SentenceIterator {
     while (!source_ || !source_->next(document_)) {
       if (source_) stored_before_ += source_->stored_done();
       if (source_) skipped_.add(source_->skipped());
+      if (source_) warn_of_repairs(*source_, inputs_[input_ - 1], log_);
       source_.reset();
       if (input_ == inputs_.size()) return false;
       source_ = std::make_unique<TextSource>(files_, inputs_[input_++], options_);
@@ -157,6 +159,7 @@ class Lines : public sentencepiece::SentenceIterator {
   FileSystem& files_;
   std::span<const std::string> inputs_;
   TextOptions options_;
+  Log& log_;
   size_t input_ = 0;
   std::unique_ptr<TextSource> source_;
   int64_t stored_before_ = 0, count_ = 0;
@@ -277,7 +280,7 @@ std::string train_sentencepiece(FileSystem& files, std::span<const std::string> 
                                 const TokenizerTraining& training, Log& log) {
   check(training);
   const int64_t total_bytes = check_inputs(files, inputs, log);
-  Lines lines(files, inputs, training.text);
+  Lines lines(files, inputs, training.text, log);
   if (lines.failure()) std::rethrow_exception(lines.failure());
   ASHLAR_REQUIRE(!lines.done(), kData, "{}{}: no text in it; expected at least one line{}",
                  inputs.front(), inputs.size() > 1 ? " and the other inputs" : "",

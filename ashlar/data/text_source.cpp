@@ -316,4 +316,14 @@ void TextSource::read_json(TextDocument& document) {
   count_replacements(document, row_.num_replaced);
 }
 
+void warn_of_repairs(const TextSource& source, const std::string& path, Log& log) {
+  const Replacements& bad = source.replacements();
+  if (bad.count > 0)
+    log.warn("{}: {} {} became U+FFFD; the first is in the document at line {} (byte {})", path,
+             bad.count,
+             source.content().json_lines ? "halves of surrogate pairs"
+                                         : "byte sequences are not UTF-8 and",
+             bad.line, bad.byte);
+}
+
 }  // namespace ashlar::data

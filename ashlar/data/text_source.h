@@ -120,4 +120,7 @@ class TextSource {
   Skipped skipped_;
 };
 
+// Warns of what became U+FFFD in an input that was read.
+void warn_of_repairs(const TextSource& source, const std::string& path, Log& log);
+
 }  // namespace ashlar::data

@@ -28,8 +28,7 @@ constexpr std::string_view kWordPatterns[] = {
     kGpt2Words,
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"};
+    kQwenWords};
 
 SplitBehavior behavior_of(const Fields& fields) {
   static constexpr std::string_view kNames[] = {"Removed", "Isolated", "MergedWithPrevious",

@@ -14,6 +14,12 @@
 
 namespace ashlar::data {
 
+// The expression of Qwen's models: words with the space before them, single digits, runs of signs,
+// line ends and spaces.
+inline constexpr std::string_view kQwenWords =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
 class PreTokenizer {
  public:
   // A part that the model encodes by itself, never empty; whether it begins the whole text.
