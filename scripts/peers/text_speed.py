@@ -3,7 +3,8 @@ against encode_batch_fast of the tokenizers library, by form of tokenizer, and a
 
 The libraries' time is that of encoding alone; Ashlar's is that of the whole program, which reads JSON and writes a
 dataset, less that for a first hundredth of the texts, which loads the tokenizer.  Programs alternate, and each gets the
-median of its rounds.  The ids of libsentencepiece must be those of Ashlar.
+median of its rounds.  The ids of libsentencepiece must be those of Ashlar.  `ashlar tokenizer train --format hf` is
+compared with the library's trainer, once: the vocabulary and merges must be equal.
 
 Texts of about 3,000 characters are cut from the corpus: by default the dictionary of the quick start.  Tokenizers are
 trained on docs/ (tokenizer_forms.py), sentencepiece models on the texts.
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-from tokenizer_forms import forms
+from tokenizer_forms import forms, learned
 from tokenizers import Tokenizer
 
 FORMS = ["gpt2", "llama3", "qwen", "o200k", "deepseek", "llama2", "unigram", "wordpiece"]
@@ -107,6 +108,19 @@ class Comparison:
         self.tell(f"sentencepiece {kind}", rates, f", {len(found):,} ids {'equal' if same else 'DIFFER'}")
         return same
 
+    def compare_training(self):
+        path = self.work / "learned.json"
+        own = user_seconds(self.flags.ashlar, "tokenizer", "train", "--format", "hf", "--vocab", self.flags.vocab,
+                           "--input", self.work / "all.jsonl", "--out", path)[0]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+        model = json.loads(learned(self.texts, self.flags.vocab).to_str())["model"]
+        library = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
+        mine = json.loads(path.read_text())["model"]
+        same = all(mine[member] == model[member] for member in ("vocab", "merges"))
+        print(f"learning {self.flags.vocab:,} tokens: {own:.1f} s, the library {library:.1f} s: {library / own:.1f} times,"
+              f" {len(model['merges']):,} merges {'equal' if same else 'DIFFER'}", flush=True)
+        return same
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -115,12 +129,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=20)
     parser.add_argument("--corpus", nargs="+", default=CORPUS)
+    parser.add_argument("--vocab", type=int, default=32_000)
+    parser.add_argument("--sentencepiece", default="bpe,unigram")
     parser.add_argument("--forms", default=",".join(FORMS))
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         comparison = Comparison(flags, pathlib.Path(work))
         print(f"{len(comparison.texts):,} texts, {comparison.size:.1f} MB", flush=True)
-        same = [comparison.compare_sentencepiece(kind) for kind in ("bpe", "unigram")]
+        same = [comparison.compare_training()]
+        same += [comparison.compare_sentencepiece(kind) for kind in filter(None, flags.sentencepiece.split(","))]
         for form in filter(None, flags.forms.split(",")):
             comparison.compare_form(form)
     sys.exit(not all(same))

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Compares the speed of `ashlar data prepare` with the tokenizers library 0.23.3 and Debian's libsentencepiece, and the
-# ids with the latter's (text_speed.py says how).  Exit code 1 if ids differ, 77 where a library cannot be had.
+# ids with the latter's; learns a tokenizer with Ashlar and the former (text_speed.py says how).  Exit code 1 if ids or
+# tokenizers differ, 77 where a library cannot be had.
 # Installs tokenizers from PyPI and nothing else.
 #
-#   scripts/peers/text_speed.sh [--rounds N] [--megabytes N] [--corpus FILE...]
+#   scripts/peers/text_speed.sh [--rounds N] [--megabytes N] [--vocab N] [--corpus FILE...]
 #
 #   ASHLAR=FILE   the binary (default build/release/ashlar, built if it is not there)
 set -euo pipefail

@@ -41,6 +41,17 @@ def byte_level(patterns=None, normalizer=None, add_prefix_space=False):
     return tokenizer
 
 
+def learned(texts, vocab_size):
+    """The form that `ashlar tokenizer train --format hf` learns."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN), "isolated"),
+                                                       pre_tokenizers.ByteLevel(False, use_regex=False)])
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=["<pad>", "</s>", "<s>", "<unk>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return tokenizer
+
+
 def byte_fallback():
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
