@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ashlar/core/json.h"
+#include "ashlar/core/process.h"
 #include "ashlar/core/pulse_hang.h"
 #include "ashlar/core/text.h"
 #include "ashlar/spec/recipe.h"
@@ -222,7 +223,12 @@ RunFacts read_facts(FileSystem& files, const std::string& run_directory) {
   facts.pages = read_pulse(run_directory);
   facts.now_ns = pulse_now_ns();
   for (const auto& [rank, page] : facts.pages) {
-    if (!is_alive(page)) facts.gone.insert(rank);
+    if (!is_alive(page)) {
+      facts.gone.insert(rank);
+    } else if (const auto stat = stat_of_thread(page.process, page.thread)) {
+      if (stat->state == 'T' || stat->state == 't') facts.held[rank] = 'T';
+      if (stat->state == 'D') facts.held[rank] = 'D';
+    }
     facts.num_steps = std::max(facts.num_steps, page.num_steps);
   }
   read_metrics(files, run_directory, facts);

@@ -34,6 +34,7 @@ struct RunFacts {
   int64_t now_ns = 0;                 // as pulse_now_ns counts
   std::map<int, PulsePage> pages;     // of this machine's ranks
   std::set<int> gone;                 // ranks whose processes ended without removing their pages
+  std::map<int, char> held;           // ranks that are suspended (T), or wait for a device (D)
   std::vector<std::string> machines;  // others that have had ranks of the run
   int64_t num_steps = 0;              // 0: unknown
   // From the last rows: step (-1 without any), and means over them.

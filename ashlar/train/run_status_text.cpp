@@ -50,6 +50,9 @@ std::string activity(const RunFacts& facts, const PulsePage& page) {
   if (page.total > 0) text += fmt::format(", {} of {}", page.done, page.total);
   if (page.place != PulsePlace::kEnd) text += fmt::format(", step {}", page.step + 1);
   if (facts.gone.contains(page.rank)) return "gone; was in " + text;
+  if (const auto held = facts.held.find(page.rank); held != facts.held.end())
+    text = (held->second == 'T' ? "suspended (state T) in " : "waits for a device (state D) in ") +
+           text;
   if (const PulseOperation* const awaited = page.awaited())
     text += "; waits for " + operation_text(page, *awaited);
   return text;
@@ -102,18 +105,21 @@ Ordered number_or_null(double value) {
 }
 
 Ordered rank_json(const RunFacts& facts, const PulsePage& page) {
-  Ordered json{{"rank", page.rank},
-               {"process", page.process},
-               {"alive", !facts.gone.contains(page.rank)},
-               {"step", page.step},
-               {"place", name_of(page.place)},
-               {"block", page.block},
-               {"micro_batch", page.micro_batch},
-               {"in_place_s", double(facts.now_ns - page.changed_ns) * 1e-9},
-               {"silent_s", double(facts.now_ns - page.moved_ns()) * 1e-9},
-               {"done", page.done},
-               {"total", page.total},
-               {"waits_for", nullptr}};
+  Ordered json{
+      {"rank", page.rank},
+      {"process", page.process},
+      {"alive", !facts.gone.contains(page.rank)},
+      {"held", facts.held.contains(page.rank) ? Ordered(std::string(1, facts.held.at(page.rank)))
+                                              : Ordered(nullptr)},
+      {"step", page.step},
+      {"place", name_of(page.place)},
+      {"block", page.block},
+      {"micro_batch", page.micro_batch},
+      {"in_place_s", double(facts.now_ns - page.changed_ns) * 1e-9},
+      {"silent_s", double(facts.now_ns - page.moved_ns()) * 1e-9},
+      {"done", page.done},
+      {"total", page.total},
+      {"waits_for", nullptr}};
   if (const PulseOperation* const awaited = page.awaited())
     json["waits_for"] = {{"op", awaited->op},
                          {"label", awaited->label},

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "ashlar/core/process.h"
 #include "ashlar/core/pulse.h"
 #include "tests/integration/support.h"
 
@@ -48,6 +49,11 @@ TEST(Status, ShowsARunWhileItTrainsAndAfterItsKill) {
   EXPECT_GE(shown.at("step").get<int64_t>(), 3);
   ASSERT_EQ(shown.at("ranks").size(), 2u);
   for (const json& rank : shown.at("ranks")) EXPECT_EQ(rank.at("process"), program.pid());
+
+  program.send(SIGSTOP);
+  while (stat_of_process(program.pid())->state != 'T') std::this_thread::yield();
+  const Result held = status_of(scratch);
+  EXPECT_TRUE(contains(held.out, ": suspended (state T) in ")) << held.out;
 
   program.send(SIGKILL);
   EXPECT_EQ(program.wait().signal, SIGKILL);

@@ -163,6 +163,7 @@ TEST(RunStatus, JsonHasAllOfIt) {
   facts.loss = std::nan("");
   facts.events = {R"({"event":"resume","step":40})"};
   facts.gone = {1};
+  facts.held = {{0, 'D'}};
   const Json json = Json::parse(status_json(judge(facts)));
   EXPECT_EQ(json.at("v"), 1);
   EXPECT_EQ(json.at("state"), "no_heartbeat");
@@ -179,8 +180,10 @@ TEST(RunStatus, JsonHasAllOfIt) {
   EXPECT_EQ(waiting.at("waits_for").at("group"), "data");
   EXPECT_DOUBLE_EQ(waiting.at("silent_s").get<double>(), 1.0);
   EXPECT_EQ(waiting.at("micro_batch"), -1);
+  EXPECT_EQ(waiting.at("held"), "D");
   const Json& gone = json.at("ranks").at(1);
   EXPECT_EQ(gone.at("alive"), false);
+  EXPECT_TRUE(gone.at("held").is_null());
   EXPECT_EQ(gone.at("place"), "evaluate");
   EXPECT_EQ(gone.at("total"), 8);
   EXPECT_TRUE(gone.at("waits_for").is_null());
