@@ -4,26 +4,38 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ashlar::launch {
 namespace {
 
-// Sends bytes to the server, and returns all that it answers.
-std::string ask(int port, const std::string& request) {
+// A connection to a port of this machine; -1: nobody listens there.
+int connect_to(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(uint16_t(port));
   inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// Sends bytes to the server, and returns all that it answers; "" if there is none.
+std::string ask(int port, const std::string& request) {
+  const int fd = connect_to(port);
+  if (fd < 0) return "";
   send(fd, request.data(), request.size(), MSG_NOSIGNAL);
   std::string answer;
   char bytes[4096];
@@ -102,6 +114,46 @@ TEST(LaunchMetrics, PrometheusAcceptsThem) {
   const std::string command =
       fmt::format("promtool check metrics < '{}'", (root / "metrics").string());
   EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+int free_port() {
+  const MetricsServer server("0");
+  return server.port();
+}
+
+// A real Prometheus reads the numbers, and answers a query about one of them.
+TEST(Prometheus, ScrapesTheNumbers) {
+  if (std::system("command -v prometheus >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "prometheus is not installed: apt-get install prometheus";
+  const ashlar::testing_support::TemporaryDirectory root;
+  MetricsServer server("0");
+  server.set_text(metrics_text(numbers(), Goodput(0)));
+  std::ofstream(root / "config.yml") << fmt::format(
+      "global: {{scrape_interval: 100ms}}\n"
+      "scrape_configs: [{{job_name: run, static_configs: [{{targets: ['127.0.0.1:{}']}}]}}]\n",
+      server.port());
+  const int port = free_port();
+  const pid_t prometheus = fork();
+  if (prometheus == 0) {
+    const std::string config = "--config.file=" + (root / "config.yml").string(),
+                      data = "--storage.tsdb.path=" + (root / "data").string(),
+                      address = fmt::format("--web.listen-address=127.0.0.1:{}", port);
+    freopen("/dev/null", "w", stderr);
+    execlp("prometheus", "prometheus", config.c_str(), data.c_str(), address.c_str(), nullptr);
+    _exit(127);
+  }
+  const std::string query =
+      "GET /api/v1/query?query=ashlar_launch_faults_total HTTP/1.1\r\nHost: x\r\n"
+      "Connection: close\r\n\r\n";
+  std::string answer;
+  const auto begin = Clock::now();
+  while (answer.find("\"hang\"") == answer.npos && seconds_since(begin) < 60)
+    answer = ask(port, query);
+  kill(prometheus, SIGKILL);
+  waitpid(prometheus, nullptr, 0);
+  EXPECT_NE(answer.find("\"class\":\"hang\""), answer.npos) << answer;
+  EXPECT_NE(answer.find(",\"1\"]"), answer.npos) << answer;
+  EXPECT_NE(answer.find(",\"2\"]"), answer.npos) << answer;
 }
 
 }  // namespace
