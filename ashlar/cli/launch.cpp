@@ -8,6 +8,7 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/launch/launcher.h"
+#include "ashlar/plan/estimate.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
@@ -61,6 +62,22 @@ bool runs_processes(const LaunchFlags& flags) {
   return flags.starter == "mpirun";
 }
 
+// The time of a step by the closed formulas, with the profile that train.machine names.  0 without
+// a profile, or with one that lacks a number for it.
+double planned_step_s(FileSystem& files, const Recipe& recipe, const LaunchFlags& flags, Log& log) {
+  if (recipe.train.machine.empty()) return 0;
+  try {
+    const plan::MachineFile machine = plan::read_machine(files, recipe.train.machine);
+    const plan::Estimate estimate =
+        plan::estimate(files, flags.recipe, machine,
+                       {.overrides = flags.overrides, .layouts = {}, .num_ranks = flags.ranks});
+    return estimate.layouts.at(0).time.total_s;
+  } catch (const Error& error) {
+    log.info("a first step is given 120 s, since its time is not known: {}", error.what());
+    return 0;
+  }
+}
+
 }  // namespace
 
 void add_launch(CLI::App& app, CommandAction& action) {
@@ -85,8 +102,11 @@ void add_launch(CLI::App& app, CommandAction& action) {
       train::check_ranks(recipe, flags->ranks);
       train::require_own_recipe(*files, recipe);
       const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-      const launch::LaunchPlan plan{recipe.launch, recipe.train.run_dir,
-                                    train::checkpoint_root(recipe), flags->metrics,
+      const launch::LaunchPlan plan{recipe.launch,
+                                    recipe.train.run_dir,
+                                    train::checkpoint_root(recipe),
+                                    flags->metrics,
+                                    planned_step_s(*files, recipe, *flags, log),
                                     [&](std::optional<int64_t> from_step, double rate_factor) {
                                       return attempt_command(*flags, processes, program,
                                                              recipe.optim, from_step, rate_factor);

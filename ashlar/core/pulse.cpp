@@ -382,6 +382,10 @@ void remove_pulse(const std::string& run_directory) {
   const std::string directory = pulse_directory(run_directory);
   if (!has_pulse_directory(directory)) return;
   remove_dead_pages(directory);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error))
+    if (entry.path().filename().string().starts_with("stack-"))  // a late one (stack_note.h)
+      unlink(entry.path().c_str());
   rmdir(directory.c_str());
 }
 

@@ -119,7 +119,7 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       steps_(steps_in(files, plan.checkpoints)),
       policy_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_,
               read_policy_state(files, state_path(), unix_now_s() - now_s())),
-      watch_(plan.run_directory, plan.limits.hang_s, log),
+      watch_(plan.run_directory, plan.limits.hang_s, log, plan.step_s),
       goodput_(now_s()),
       metrics_(files, join(plan.run_directory, "metrics.jsonl")) {
   if (plan.metrics.empty()) return;

@@ -22,6 +22,7 @@ struct LaunchPlan {
   std::string run_directory;
   std::string checkpoints;   // the root of its steps
   std::string metrics = {};  // address of the MetricsServer; "": none
+  double step_s = 0;         // time of a step as a plan has it; 0: unknown
   // How an attempt is started.  from_step: the step to go back to, if not the newest; rate_factor:
   // of the recipe's learning rate.
   std::function<AttemptCommand(std::optional<int64_t> from_step, double rate_factor)> command;

@@ -10,12 +10,14 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/process.h"
 #include "ashlar/core/pulse_hang.h"
+#include "ashlar/launch/suspect.h"
 
 namespace ashlar::launch {
 namespace {
 
-constexpr double kFactor = 8, kMost_s = 300, kFirstStep_s = 120;
-constexpr double kLongGap_s = 2;  // between two looks: the launcher did not run
+constexpr double kFactor = 8, kMost_s = 300, kFirstStep_s = 120, kPlannedSteps = 20;
+constexpr size_t kMostSuspects = 3;  // whose stacks are asked for
+constexpr double kLongGap_s = 2;     // between two looks: the launcher did not run
 
 EvidenceKind kind_of(PulseHang::Kind kind) {
   switch (kind) {
@@ -61,7 +63,8 @@ void SilenceLimit::add(PulsePlace place, double silence_s) {
 
 double SilenceLimit::limit_s(PulsePlace place, bool stepped) const {
   if (is_at_files(place)) return std::max(hang_s_, kMost_s);
-  const double least_s = stepped ? hang_s_ : std::max(hang_s_, kFirstStep_s);
+  const double least_s =
+      stepped ? hang_s_ : std::max({hang_s_, kFirstStep_s, kPlannedSteps * step_s_});
   std::vector<double> sorted = silences_[size_t(place)];
   if (sorted.empty()) return least_s;
   const auto high = sorted.begin() + std::ptrdiff_t((sorted.size() - 1) * 99 / 100);
@@ -81,12 +84,12 @@ QueueTimes queue_times_of(int64_t process) {
   return times;
 }
 
-Watch::Watch(std::string run_directory, double hang_s, Log& log,
+Watch::Watch(std::string run_directory, double hang_s, Log& log, double step_s,
              std::function<QueueTimes(int64_t process)> queue_times)
     : run_directory_(std::move(run_directory)),
       log_(log),
       queue_times_(std::move(queue_times)),
-      limit_(hang_s) {}
+      limit_(hang_s, step_s) {}
 
 void Watch::begin(double now) {
   heard_ = looked_ = now;
@@ -203,9 +206,8 @@ std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
   const PulseHang hang = find_hang(sight.pages);
   const int rank = hang.ranks.empty() ? -1 : hang.ranks.front();
   std::string text = describe(hang, sight.pages, now_ns);
-  if (rank >= 0)
-    if (const auto stat = stat_of_process(sight.pages.at(rank).process))
-      text += fmt::format("; rank {} is in state {}", rank, stat->state);
+  for (size_t i = 0; i < std::min(hang.ranks.size(), kMostSuspects); ++i)
+    text += "; " + describe_suspect(sight.pages.at(hang.ranks[i]), run_directory_);
   return Evidence{kind_of(hang.kind), rank, 0, text};
 }
 

@@ -3,7 +3,7 @@
 // Suspended  a process has been in state T for kSuspended_s.
 // Hang       no page has changed for longer than the place of the last change ever takes: 8 times
 //            the 99th percentile of its last 200 silences, at least launch.hang_s, at most 300 s,
-//            and at least 120 s during a first step.
+//            and at least 120 s and 20 planned steps during a first step.
 // Files      a rank that starts, loads, saves or ends may wait for a disk: there the bytes that
 //            its process moves (/proc/PID/io) are the sign of life, not its operations, which go
 //            on while a thread of it hangs; and the limit is 300 s.
@@ -34,13 +34,14 @@ namespace ashlar::launch {
 // How long the pages may stand before that is a hang.
 class SilenceLimit {
  public:
-  explicit SilenceLimit(double hang_s) : hang_s_(hang_s) {}
+  // step_s: the time of a step as a plan has it; 0: unknown.
+  explicit SilenceLimit(double hang_s, double step_s = 0) : hang_s_(hang_s), step_s_(step_s) {}
   void add(PulsePlace place, double silence_s);          // one that ended
   double limit_s(PulsePlace place, bool stepped) const;  // stepped: a first step is done
 
  private:
   static constexpr size_t kKept = 200;
-  double hang_s_;
+  double hang_s_, step_s_;
   std::array<std::vector<double>, kNumPulsePlaces> silences_;  // rings
   std::array<size_t, kNumPulsePlaces> next_{};
 };
@@ -53,7 +54,7 @@ QueueTimes queue_times_of(int64_t process);
 class Watch {
  public:
   static constexpr double kSuspended_s = 3;
-  Watch(std::string run_directory, double hang_s, Log& log,
+  Watch(std::string run_directory, double hang_s, Log& log, double step_s = 0,
         std::function<QueueTimes(int64_t process)> queue_times = queue_times_of);
 
   void begin(double now);                  // an attempt starts

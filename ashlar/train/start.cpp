@@ -10,6 +10,8 @@
 #include "ashlar/comm/mpi/run_mpi.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/core/agent.h"
+#include "ashlar/core/stack_note.h"
 #include "ashlar/train/alike.h"
 #include "ashlar/train/run_pulse.h"
 #include "ashlar/train/run_recipe.h"
@@ -154,6 +156,7 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
   const StopSignals signals;
   Start telling = start;
   telling.tell = [&log](std::string_view line) { log.warn("{}", line); };
+  if (launch_attempt() > 0) answer_stack_signals(pulse_directory(recipe.train.run_dir));
   Log silent([](std::string_view) {});  // rank 0 logs for all
   Outcome outcome = Outcome::kDone;     // the same on all
   start_ranks(recipe, telling, [&](const RankResources& resources) {

@@ -120,6 +120,9 @@ TEST(SilenceLimit, FollowsTheLastSilencesOfAPlace) {
   SilenceLimit limit(10);
   EXPECT_EQ(limit.limit_s(PulsePlace::kForward, true), 10);
   EXPECT_EQ(limit.limit_s(PulsePlace::kForward, false), 120) << "the first step";
+  EXPECT_EQ(SilenceLimit(10, 5).limit_s(PulsePlace::kForward, false), 120);
+  EXPECT_EQ(SilenceLimit(10, 30).limit_s(PulsePlace::kForward, false), 600) << "20 planned steps";
+  EXPECT_EQ(SilenceLimit(10, 30).limit_s(PulsePlace::kForward, true), 10);
   EXPECT_EQ(limit.limit_s(PulsePlace::kLoad, false), 300);
   EXPECT_EQ(limit.limit_s(PulsePlace::kSaveWait, true), 300);
   EXPECT_EQ(SilenceLimit(900).limit_s(PulsePlace::kLoad, false), 900) << "the key";

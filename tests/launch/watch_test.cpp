@@ -3,10 +3,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 #include "ashlar/core/clock.h"
 #include "ashlar/core/process.h"
+#include "ashlar/core/stack_note.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ashlar::launch {
@@ -54,7 +59,7 @@ TEST(Watch, LeavesOutTheTimeWithoutAProcessor) {
   bool starves = true;
   const int64_t begin_ns = pulse_now_ns();
   int64_t queued_ns = 0;
-  Watch watch(run.path(), 0.05, log, [&](int64_t) -> QueueTimes {
+  Watch watch(run.path(), 0.05, log, 0, [&](int64_t) -> QueueTimes {
     if (starves) queued_ns = pulse_now_ns() - begin_ns;
     return {{1, 7}, {2, 5'000'000'000 + queued_ns}, {3, 7}};
   });
@@ -105,6 +110,42 @@ TEST(Watch, ReadsTheQueueTimesOfThisProcess) {
     if (const auto before = times.find(thread); before != times.end()) {
       EXPECT_GE(queued_ns, before->second);
     }
+}
+
+TEST(Watch, AsksTheSilentRankForItsStack) {
+  const TemporaryDirectory run;
+  answer_stack_signals(pulse_directory(run.path()));
+  PulseWriter zero(run.path(), {0, 2, 1});
+  zero.step_ended(4);
+  zero.enter(PulsePlace::kBackward, 12, 0);
+  zero.add_group(1, "dp", 2);
+  zero.waits_for(zero.post({.group = 0, .number = 7, .op = "reduce", .label = "grads"}));
+  std::atomic<bool> ready = false;
+  std::thread silent([&] {
+    PulseWriter one(run.path(), {1, 2, 1});
+    one.step_ended(4);
+    one.enter(PulsePlace::kBackward, 12, 0);
+    one.add_group(1, "dp", 2);
+    ready = true;
+    const timespec day{86'400, 0};
+    nanosleep(&day, nullptr);  // the signal ends it
+  });
+  while (!ready) std::this_thread::yield();
+  Log log([](std::string_view) {});
+  Watch watch(run.path(), 0.05, log);
+  watch.begin(0);
+  const auto begin = Clock::now();
+  Watch::Sight sight;
+  while (!sight.fault && seconds_since(begin) < 20)
+    sight = watch.look({{0, getpid()}, {1, getpid()}}, 0);
+  pthread_kill(silent.native_handle(), SIGUSR2);  // if nobody has asked
+  silent.join();
+  signal(SIGUSR2, SIG_DFL);
+  ASSERT_TRUE(sight.fault);
+  const std::string& text = sight.fault->text;
+  const size_t stack = text.find("rank 1 is in state S");
+  EXPECT_NE(text.find("; stack: ", stack), text.npos) << text;
+  EXPECT_NE(text.find("nanosleep", stack), text.npos) << text;
 }
 
 // A rank that saves gives no sign of its own; the disk may take minutes.
