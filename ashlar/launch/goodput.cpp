@@ -50,4 +50,23 @@ std::string Goodput::text() const {
   return text;
 }
 
+TimeClass class_of(const PulsePage& page, int64_t furthest) {
+  switch (page.place) {
+    case PulsePlace::kStart:
+    case PulsePlace::kLoad:
+      return TimeClass::kStartLoad;
+    case PulsePlace::kSaveCopy:
+      return TimeClass::kCheckpoint;
+    case PulsePlace::kSaveWait:
+      return TimeClass::kStallCheckpoint;
+    case PulsePlace::kEvaluate:
+      return TimeClass::kEvaluate;
+    default:
+      break;
+  }
+  if (page.steps_here == 0) return TimeClass::kFirstStep;
+  if (page.place == PulsePlace::kData) return TimeClass::kStallData;
+  return page.step < furthest ? TimeClass::kRecompute : TimeClass::kUseful;
+}
+
 }  // namespace ashlar::launch

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "ashlar/core/pulse.h"
+
 namespace ashlar::launch {
 
 enum class TimeClass : uint8_t {
@@ -25,6 +27,10 @@ enum class TimeClass : uint8_t {
 };
 inline constexpr int kNumTimeClasses = 11;
 const char* name_of(TimeClass time);
+
+// The class of the time in which rank 0 shows this page.  furthest: the step that earlier attempts
+// have done.
+TimeClass class_of(const PulsePage& page, int64_t furthest);
 
 class Goodput {
  public:

@@ -430,23 +430,7 @@ TimeClass Launcher::class_now() const {
   if (phase == LaunchPhase::kClassify) return TimeClass::kDetect;
   const auto leader = sight_.pages.find(0);
   if (leader == sight_.pages.end()) return TimeClass::kStartLoad;
-  const PulsePage& page = leader->second;
-  switch (page.place) {
-    case PulsePlace::kStart:
-    case PulsePlace::kLoad:
-      return TimeClass::kStartLoad;
-    case PulsePlace::kSaveCopy:
-      return TimeClass::kCheckpoint;
-    case PulsePlace::kSaveWait:
-      return TimeClass::kStallCheckpoint;
-    case PulsePlace::kEvaluate:
-      return TimeClass::kEvaluate;
-    default:
-      break;
-  }
-  if (page.steps_here == 0) return TimeClass::kFirstStep;
-  if (page.place == PulsePlace::kData) return TimeClass::kStallData;
-  return page.step < furthest_ ? TimeClass::kRecompute : TimeClass::kUseful;
+  return class_of(leader->second, furthest_);
 }
 
 }  // namespace

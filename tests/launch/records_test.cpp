@@ -115,6 +115,24 @@ TEST(Goodput, AddsUpToTheWallTime) {
             "start_load 6.7 %, fence_place 3.3 %");
 }
 
+TEST(Goodput, FollowsThePageOfRankZero) {
+  const auto class_at = [](PulsePlace place, int64_t step, int64_t steps_here) {
+    PulsePage page;
+    page.place = place;
+    page.step = step;
+    page.steps_here = steps_here;
+    return class_of(page, 50);
+  };
+  EXPECT_EQ(class_at(PulsePlace::kLoad, 40, 0), TimeClass::kStartLoad);
+  EXPECT_EQ(class_at(PulsePlace::kForward, 40, 0), TimeClass::kFirstStep);
+  EXPECT_EQ(class_at(PulsePlace::kForward, 49, 9), TimeClass::kRecompute);
+  EXPECT_EQ(class_at(PulsePlace::kForward, 50, 10), TimeClass::kUseful);
+  EXPECT_EQ(class_at(PulsePlace::kData, 50, 10), TimeClass::kStallData);
+  EXPECT_EQ(class_at(PulsePlace::kSaveCopy, 40, 0), TimeClass::kCheckpoint);
+  EXPECT_EQ(class_at(PulsePlace::kSaveWait, 60, 20), TimeClass::kStallCheckpoint);
+  EXPECT_EQ(class_at(PulsePlace::kEvaluate, 60, 20), TimeClass::kEvaluate);
+}
+
 // 8 times the 99th percentile, between the key and 300 s.
 TEST(SilenceLimit, FollowsTheLastSilencesOfAPlace) {
   SilenceLimit limit(10);
