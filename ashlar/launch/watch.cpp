@@ -211,11 +211,16 @@ std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
   return Evidence{kind_of(hang.kind), rank, 0, text};
 }
 
+// A line of the list of groups is "0::/path" (version 2) or "4:memory:/path" (version 1).
 int64_t memory_kills() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    if (!line.starts_with("0::")) continue;
-    std::ifstream events("/sys/fs/cgroup" + line.substr(3) + "/memory.events");
+    const size_t kind = line.find(':') + 1, path = line.find(':', kind) + 1;
+    const std::string controllers = line.substr(kind, path - kind - 1);
+    if (!controllers.empty() && controllers != "memory") continue;
+    std::ifstream events(controllers.empty()
+                             ? "/sys/fs/cgroup" + line.substr(path) + "/memory.events"
+                             : "/sys/fs/cgroup/memory" + line.substr(path) + "/memory.oom_control");
     std::string name;
     for (int64_t count; events >> name >> count;)
       if (name == "oom_kill") return count;

@@ -1,9 +1,11 @@
 // `ashlar launch`: whatever ends the ranks, the run comes to the end that it would have had.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -357,6 +359,59 @@ TEST(LaunchFaults, ASuspendedRankIsNamedAndReplaced) {
   EXPECT_EQ(fault["rank"], 1);
   EXPECT_GT(named_after_s, 3);
   EXPECT_LT(named_after_s, 8) << "5 s where nothing else runs";
+}
+
+// The control group of this process for memory, as version 1 has it; "": there is none.
+std::string memory_group() {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);)
+    if (const size_t at = line.find(":memory:"); at != line.npos)
+      return "/sys/fs/cgroup/memory" + line.substr(at + 8);
+  return "";
+}
+
+// Takes memory of the group until the kernel has killed a process there.
+[[noreturn]] void eat_memory_of(const fs::path& group) {
+  for (;;) {
+    std::memset(new char[1 << 20], 1, 1 << 20);
+    if (!contains(read_file(group / "memory.oom_control"), "oom_kill 0")) _exit(0);
+  }
+}
+
+TEST(LaunchFaults, ARankThatTheKernelKillsForMemoryIsStartedAgain) {
+  const fs::path group = memory_group() + "/ashlar-launch-test";
+  std::error_code error;
+  fs::remove(group, error);  // of a test that was killed
+  if (memory_group().empty() || (!fs::create_directory(group, error) && error))
+    GTEST_SKIP() << "no control group of memory (version 1) can be made here";
+  std::ofstream(group / "memory.limit_in_bytes") << (int64_t{256} << 20);
+  const Scratch scratch;
+  prepare_text(scratch);
+  {
+    const std::string procs = group / "cgroup.procs";
+    const auto enter = [&] {
+      const int fd = open(procs.c_str(), O_WRONLY);
+      if (write(fd, "0", 1) != 1) _exit(126);
+      close(fd);
+    };
+    Program program(scratch.path(), launch_args("run", 1, {"train.steps=1000000"}), enter);
+    const pid_t victim = victim_of(scratch, program, "ASHLAR_ATTEMPT=1");
+    std::ofstream(fmt::format("/proc/{}/oom_score_adj", victim)) << 1000;  // before all others
+    const pid_t eater = fork();
+    if (eater == 0) {
+      enter();
+      eat_memory_of(group);
+    }
+    waitpid(eater, nullptr, 0);
+    EXPECT_TRUE(comes(60, [&] { return process_in(scratch.path(), "ASHLAR_ATTEMPT=2") > 0; }));
+    program.send(SIGTERM);
+    const Result result = program.wait();
+    EXPECT_EQ(result.code, 27) << result.err;
+    const auto faults = events_of(scratch / "run", "fault");
+    ASSERT_EQ(faults.size(), 1u) << result.err;
+    EXPECT_EQ(faults[0]["class"], "memory");
+  }
+  EXPECT_TRUE(fs::remove(group, error)) << error.message();
 }
 
 // A debugger holds the thread of a rank: to all others it looks as if it computed for ever.
