@@ -231,7 +231,9 @@ Evidence Attempt::end_of(int status) const {
   std::string text = fmt::format("exit code {}", code);
   const auto said = errors_.contains(rank) ? errors_.find(rank) : errors_.begin();
   if (code != 0 && said != errors_.end()) text = said->second;
-  return {EvidenceKind::kExit, rank, code, text};
+  // All ranks end with the name of the one whose bits are wrong, or of several: then of none.
+  const bool accuses = code == int(ErrorKind::kDevice) && text.starts_with("rank");
+  return {EvidenceKind::kExit, accuses ? accused_rank(text).value_or(-1) : rank, code, text};
 }
 
 void Attempt::terminate() {

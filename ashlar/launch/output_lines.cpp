@@ -46,6 +46,13 @@ std::optional<int> blamed_rank(std::string_view line) {
   return take_number(rest);
 }
 
+std::optional<int> accused_rank(std::string_view error) {
+  constexpr std::string_view kBegin = "rank ";
+  if (!error.starts_with(kBegin)) return std::nullopt;
+  std::string_view rest = error.substr(kBegin.size());
+  return take_number(rest);
+}
+
 void LineCutter::add(std::string_view bytes,
                      const std::function<void(std::string_view line)>& take) {
   rest_ += bytes;

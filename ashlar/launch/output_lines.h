@@ -21,6 +21,8 @@ OutputLine parse_tagged(std::string_view line);
 //   mpirun noticed that process rank 1 with PID 0 on node n07 exited on signal 9 (Killed).
 //   Process name: [[25486,1],1]
 std::optional<int> blamed_rank(std::string_view line);
+// The rank that an error begins with: "rank 2 computed wrong gradients".  nullopt: it does not.
+std::optional<int> accused_rank(std::string_view error);
 
 // Cuts a stream into lines.  A line of more than kLongestLine bytes is cut there.
 class LineCutter {

@@ -79,16 +79,18 @@ void CopyCheck::fail(const Shared& shared) {
   std::vector<int> odd;
   for (const auto& [sum, ranks] : ranks_by_sum)
     if (sum != most->first) odd.insert(odd.end(), ranks.begin(), ranks.end());
+  const std::string who = odd.size() == 1 ? fmt::format("rank {} has", odd[0])
+                                          : fmt::format("ranks {} have", fmt::join(odd, ", "));
   if (2 * most->second.size() > said.size())
     ASHLAR_FAIL(kDevice,
-                "the weights of {} on rank {} differ from those of {} other ranks, of which they "
-                "are copies: its memory, its processor or the way to it changes bits; continue "
-                "from a step before this one without that machine",
-                unit, fmt::join(odd, ", "), most->second.size());
+                "{} other weights of {} than {} other ranks, although they are copies: its memory, "
+                "its processor or the way to it changes bits; continue from a step before this one "
+                "without that machine",
+                who, unit, most->second.size());
   ASHLAR_FAIL(kDevice,
-              "the weights of {} on ranks {} and {} differ, although they are copies: memory, a "
+              "ranks {} and {} differ in the weights of {}, although they are copies: memory, a "
               "processor or the way between them changes bits",
-              unit, fmt::join(most->second, ", "), fmt::join(odd, ", "));
+              fmt::join(most->second, ", "), fmt::join(odd, ", "), unit);
 }
 
 std::string CopyCheck::name_of(int64_t unit) const {

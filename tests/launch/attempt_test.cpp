@@ -85,6 +85,30 @@ TEST(Attempt, KnowsTheRankThatMpirunBlames) {
   EXPECT_EQ(news.lines[1].rank, -1);
 }
 
+TEST(Attempt, NamesTheRankWhoseBitsAreWrong) {
+  struct Case {
+    std::string error;
+    int code, rank;
+  };
+  for (const auto& [error, code, rank] :
+       {Case{"rank 2 computed wrong gradients", 29, 2},
+        Case{"ranks 2, 3 compute different gradients", 29, -1},
+        Case{"no thread can be started", 29, 0}, Case{"rank 2 did not come", 30, 0}}) {
+    RankSocket socket;
+    Attempt attempt(
+        shell("echo '[1,0]<stderr>:ashlar: " + error +
+                  "'\n"
+                  "echo 'mpirun noticed that process rank 0 with PID 0 on node n exited'\n"
+                  "exit " +
+                  std::to_string(code),
+              true),
+        socket);
+    const Attempt::News news = follow(attempt);
+    ASSERT_TRUE(news.ended);
+    EXPECT_EQ(news.ended->rank, rank);
+  }
+}
+
 TEST(Attempt, SaysWhyAProgramCannotBeStarted) {
   RankSocket socket;
   Attempt attempt({{"/no/such/program"}, false, {}}, socket);

@@ -66,8 +66,8 @@ TEST(CopyCheck, NamesTheRankThatDiffersFromMost) {
     ADD_FAILURE() << "no tensor of block 1 was found";
   });
   for (const std::string& text : said)
-    EXPECT_THAT(text, HasSubstr("the weights of block 1 on rank 2 differ from those of 3 other "
-                                "ranks"));
+    EXPECT_THAT(text,
+                testing::StartsWith("rank 2 has other weights of block 1 than 3 other ranks"));
 }
 
 TEST(CopyCheck, NamesBothOfTwo) {
@@ -76,7 +76,7 @@ TEST(CopyCheck, NamesBothOfTwo) {
   });
   for (const std::string& text : said) {
     EXPECT_THAT(text, HasSubstr("the weights of the root"));
-    EXPECT_THAT(text, testing::ContainsRegex("on ranks [01] and [01] differ"));
+    EXPECT_THAT(text, testing::ContainsRegex("^ranks [01] and [01] differ in "));
   }
 }
 
@@ -90,7 +90,8 @@ TEST(CopyCheck, FindsWhatTransportOrMemoryChanged) {
     flip_bit(root, root.numel() * 3 / 2 / CopyCheck::kNumParts);
   });
   for (const std::string& text : said)
-    EXPECT_THAT(text, HasSubstr("the weights of the root (embedding, head and vectors) on rank 3"));
+    EXPECT_THAT(text,
+                HasSubstr("rank 3 has other weights of the root (embedding, head and vectors)"));
 }
 
 TEST(CopyCheck, NothingIsComparedOnOneRank) {
