@@ -206,7 +206,7 @@ void RankModel::check_copies() {
 void RankModel::check_gradients() {
   replay_ =
       std::make_unique<Replay>(recipe_.health.replay_every, model_->weights(), groups_, parallel_);
-  if (!replay_->repeats()) replay_.reset();
+  if (!replay_->repeats()) return replay_.reset();
   replay_program_ = step_program(parallel_, model_->weights().share.stage, chunks_, 1,
                                  keep() == nn::Keep::kBlockInput);
   zero_->set_replay(replay_.get());
@@ -317,6 +317,7 @@ void RankModel::repeat(int distance, const MicroBatch& own) {
   ctx_.enter_micro_batch(0);
   load(0, batch);
   const nn::Saved& saved = saved_of(replay_program_, 0);
+  ASHLAR_ASSERT(step_program_.actions[1] == replay_program_.actions[1]);
   run_forward(saved);
   run_backward(1, saved);
   if (cp_) cp_->finish_sends();

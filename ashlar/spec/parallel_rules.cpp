@@ -257,11 +257,25 @@ std::string sequence_parallel_rule(const Recipe& recipe) {
 }
 
 std::string replay_rule(const Recipe& recipe) {
-  if (recipe.health.replay_every == 0 || recipe.parallel.pp == 1) return "";
-  return fmt::format(
-      "health.replay_every is {} but parallel.pp is {}: stages of a pipeline are not repeated; "
-      "choose replay_every 0, or pp 1",
-      recipe.health.replay_every, recipe.parallel.pp);
+  const ParallelSpec& p = recipe.parallel;
+  const int64_t every = recipe.health.replay_every;
+  if (every == 0) return "";
+  if (p.pp > 1)
+    return fmt::format(
+        "health.replay_every is {} but parallel.pp is {}: stages of a pipeline are not repeated; "
+        "choose replay_every 0, or pp 1",
+        every, p.pp);
+  if (recipe.balance.scope == BalanceScope::kMicroBatch)
+    return fmt::format(
+        "health.replay_every is {} but moe.balance.scope is \"micro_batch\": biases that move "
+        "within a step change what is repeated; choose replay_every 0, or scope \"global_batch\"",
+        every);
+  if (p.collectives == CollectiveMode::kNative && p.tp * p.sequence_ranks() > 1)
+    return fmt::format(
+        "health.replay_every is {} but parallel.collectives is native, which sums in another order "
+        "in another place; choose replay_every 0, or collectives exact",
+        every);
+  return "";
 }
 
 int64_t num_streams(const Recipe& recipe) {

@@ -100,6 +100,8 @@ const std::vector<BadRecipe>& bad_recipes() {
       {"blend_weight", {"data.train gives a the weight -0.5", "expected a number above 0"}},
       {"blend_key", {"data.train is", "wieght", "expected a dataset prefix"}},
       {"replay_pipeline", {"health.replay_every is 50 but parallel.pp is 2", "or pp 1"}},
+      {"replay_scope",
+       {"health.replay_every is 50 but moe.balance.scope is", "or scope \"global_batch\""}},
       {"rates", {"optim.lr_min is 0.001 but optim.lr is 0.0001", "choose at most 0.0001"}},
       {"keep_every",
        {"checkpoint.keep_every is 250 but checkpoint.every is 100",

@@ -103,6 +103,13 @@ TEST(ParallelRules, ASharedStreamIsCutEvenly) {
       << judged_tiny(shared);
 }
 
+TEST(Parallel, RefusesReplaysWhereSumsHaveAnotherOrder) {
+  EXPECT_EQ(judged_tiny({"health.replay_every=5", "parallel.collectives=native", "parallel.tp=2"}),
+            "parallel.collectives is native, which sums in another order in another place; choose "
+            "replay_every 0, or collectives exact");
+  EXPECT_EQ(judged_tiny({"health.replay_every=5", "parallel.collectives=native"}), "");
+}
+
 TEST(ParallelRules, EveryStageOfAPipelineHasBlocksAndItsScheduleFits) {
   EXPECT_EQ(judged_tiny({"parallel.pp=2"}), "");
   EXPECT_EQ(
