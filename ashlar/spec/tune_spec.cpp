@@ -34,7 +34,8 @@ bool is_target(std::string_view target, std::string_view weight) {
     const bool names_experts = target.find(kExperts) != std::string_view::npos;
     if (target == kExperts || !names_experts) return target == kExperts;
   }
-  const bool of_mlp = layer.find(".mlp.") != std::string_view::npos;
+  const bool of_mlp = layer.find(".mlp.") != std::string_view::npos &&
+                      layer.find(".mlp.gate.") == std::string_view::npos;
   if (target == "mlp")
     return of_mlp && (layer.ends_with(".gate_proj") || layer.ends_with(".up_proj") ||
                       layer.ends_with(".down_proj"));

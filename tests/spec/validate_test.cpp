@@ -337,5 +337,19 @@ TEST(Validate, DefaultStreams) {
   EXPECT_EQ(default_num_streams(4096), 1024);
 }
 
+TEST(Tune, TheGroupMlpHasNoRouters) {
+  const std::string router = "model.layers.1.mlp.gate.down_proj.weight";
+  const auto adapts = [&](const char* target, const std::string& weight) {
+    TuneSpec tune;
+    tune.lora.rank = 1, tune.lora.targets = {target};
+    return tune.adapts(weight);
+  };
+  EXPECT_FALSE(adapts("mlp", router));
+  EXPECT_TRUE(adapts("mlp.gate.down_proj", router));
+  EXPECT_TRUE(adapts("down_proj", router));
+  EXPECT_TRUE(adapts("mlp", "model.layers.1.mlp.down_proj.weight"));
+  EXPECT_TRUE(adapts("mlp", "model.layers.1.mlp.shared_expert.gate_proj.weight"));
+}
+
 }  // namespace
 }  // namespace ashlar
