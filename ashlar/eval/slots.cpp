@@ -87,14 +87,48 @@ void PromptSlots::read_chunk(size_t count) {
   std::span<const float> logits;
   if (count > 0) logits = feed_prompt(request, count);
   request.num_read += count;
-  if (!is_last) return;
-  request.prompt = {};
-  if (request.spec.max_tokens > 0)
-    make_token(request, logits, int64_t(live_.size()));
-  else
-    made_.push_back({request.number, -1, true});
-  if (!request.ended()) live_.push_back(std::move(request));
+  if (is_last) begin_answers(logits);
+}
+
+namespace {
+
+// The number of likeliest tokens in the scores of its prompt; -1: it wants none.
+int64_t scores_of_prompt(const GenerateSpec& spec) {
+  return spec.scores && spec.scores->of_prompt ? spec.scores->num_likely : -1;
+}
+
+bool read_alike(const GenerateSpec& a, const GenerateSpec& b) {
+  return (a.max_tokens > 0) == (b.max_tokens > 0) && scores_of_prompt(a) == scores_of_prompt(b);
+}
+
+}  // namespace
+
+// The cache in the place behind those of live requests, and the logits, are those after the prompt.
+void PromptSlots::begin_answers(std::span<const float> logits) {
+  const auto source = int64_t(live_.size());
+  std::vector<Request> answers;
+  answers.push_back(std::move(*reading_));
   reading_.reset();
+  const auto shares = [&](const Request& next) {
+    return next.prompt == answers[0].prompt && read_alike(next.spec, answers[0].spec);
+  };
+  while (!waiting_.empty() && source + int64_t(answers.size()) < limits_.num_slots &&
+         shares(waiting_.front())) {
+    answers.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    if (scores_of_prompt(answers[0].spec) >= 0)
+      answers.back().spec.scores->tokens = answers[0].spec.scores->tokens;
+  }
+  for (Request& request : answers) {
+    request.prompt = {};
+    const auto place = int64_t(live_.size());
+    if (place != source) decoder_.duplicate(source, place);
+    if (request.spec.max_tokens > 0)
+      make_token(request, logits, place);
+    else
+      made_.push_back({request.number, -1, true});
+    if (!request.ended()) live_.push_back(std::move(request));
+  }
 }
 
 // Returns the logits after the last token of the prompt, if it is among the next `count`.

@@ -8,6 +8,8 @@
 //            results, then steps again
 //   cancel   ends a request early; its slot is free at once
 //
+// Answers   requests of one prompt that follow each other, as the n answers to a prompt do, share
+//           its reading, as many of them as there are free slots.
 // Scores    a request may collect scores of its tokens (GenerateSpec::scores): of those made and,
 //           if it wants them, of its prompt after the first.  With max_tokens 0 nothing is made,
 //           and the model does not read the last token.
@@ -72,6 +74,7 @@ class PromptSlots {
   void make_tokens();
   void read_prompts();
   bool begin_reading();
+  void begin_answers(std::span<const float> logits);
   size_t num_to_read() const;
   void read_chunk(size_t count);
   std::span<const float> feed_prompt(const Request& request, size_t count);

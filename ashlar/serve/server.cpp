@@ -123,7 +123,7 @@ std::string metrics_of(const EngineCounts& counts, const RequestCounts& requests
   text.add("ashlar_answers_cancelled_total", "counter",
            "Answers that ended because their client left, or at a stop string.",
            double(counts.cancelled));
-  text.add("ashlar_prompt_tokens_total", "counter", "Tokens of prompts.",
+  text.add("ashlar_prompt_tokens_total", "counter", "Tokens of prompts, once for each answer.",
            double(counts.prompt_tokens));
   text.add("ashlar_generated_tokens_total", "counter", "Tokens that were made.",
            double(counts.new_tokens));

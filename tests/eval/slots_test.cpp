@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -234,6 +235,63 @@ std::vector<int32_t> made_alone(SlotsModel& model, int64_t number, const Generat
   Decoder decoder(model.runtime.ctx, model.runtime.allocator, model.runtime.model, kSlotLength,
                   kSlotChunk);
   return generate(decoder, slot_prompt(kLengths[number], number), spec, [](int32_t) {});
+}
+
+// A prompt of four chunks takes four steps, so that answers in one step share them.
+TEST(Slots, AnswersToOnePromptShareItsReading) {
+  SlotsModel model({"hf_qwen3", DType::kF32}, 3);
+  const std::vector<int32_t> prompt = slot_prompt(30, 1);
+  const auto spec = [](uint64_t number) {
+    return GenerateSpec{.max_tokens = number == 1 ? 1 : 12,
+                        .sampling = {.temperature = 1.0, .seed = 5, .prompt = number}};
+  };
+  std::map<int64_t, std::vector<int32_t>> wanted;
+  for (int64_t i = 0; i < 5; ++i) {
+    SlotsModel alone({"hf_qwen3", DType::kF32}, 1);
+    Decoder decoder(alone.runtime.ctx, alone.runtime.allocator, alone.runtime.model, kSlotLength,
+                    kSlotChunk);
+    wanted[i] = generate(decoder, prompt, spec(uint64_t(i)), [](int32_t) {});
+  }
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 3, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+  for (int64_t i = 0; i < 5; ++i) slots.submit(prompt, spec(uint64_t(i)));
+  std::map<int64_t, std::vector<int32_t>> made;
+  std::map<int64_t, int> first_step;
+  for (int step = 0; slots.num_left() > 0; ++step)
+    for (const auto& token : slots.step()) {
+      made[token.request].push_back(token.id);
+      first_step.try_emplace(token.request, step);
+    }
+  EXPECT_EQ(made, wanted);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(first_step[i], 3) << i;
+  // The second ended with its first token: one slot is free, and the next prompt is read into it.
+  EXPECT_EQ(first_step[3], 7);
+  EXPECT_GT(first_step[4], 7);
+}
+
+TEST(Slots, AnswersThatShareAPromptHaveItsScores) {
+  SlotsModel model({"hf_llama", DType::kF32}, 2);
+  PromptSlots slots(model.runtime.ctx, model.runtime.allocator, model.runtime.model,
+                    {.num_slots = 2, .max_tokens = kSlotLength, .max_chunk = kSlotChunk});
+  for (const int64_t max_tokens : {int64_t{0}, int64_t{3}}) {
+    std::array<TokenScores, 3> scores;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      scores[i].of_prompt = true;
+      // The last one asks for more, and its prompt is read again.
+      scores[i].num_likely = i == 2 ? 2 : 1;
+      slots.submit(slot_prompt(17, 3),
+                   {.max_tokens = max_tokens, .sampling = {}, .scores = &scores[i]});
+    }
+    run_out(slots);
+    for (const TokenScores& each : scores) {
+      ASSERT_EQ(int64_t(each.tokens.size()), 16 + max_tokens);
+      for (size_t t = 0; t < each.tokens.size(); ++t) {
+        EXPECT_EQ(each.tokens[t].id, scores[2].tokens[t].id) << t;
+        EXPECT_EQ(each.tokens[t].logprob, scores[2].tokens[t].logprob) << t;
+        EXPECT_EQ(int64_t(each.tokens[t].likely.size()), each.num_likely) << t;
+      }
+    }
+  }
 }
 
 // Tokens of the short prompt are counted while the long one is read: one for each of its chunks.
