@@ -142,8 +142,8 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   # The planted faults run in children, for which ThreadSanitizer ignores the host once there are
   # fibers: they get a process of their own.
   set(RACES_TEST ${SETARCH} -R $<TARGET_FILE:gpu_races_test> --gtest_brief=1)
-  # Of a test with a table of cases the first run takes every 11th, and another takes all: 11 is prime to the sizes
-  # of the loops over types and flags, so that all of their values get a turn.
+  # gpu.races takes every 11th case of a test with a table, gpu.races.all takes all.  11 is prime to the sizes of the
+  # loops over types and flags, so that each of their values gets a turn.
   set(OPS -Language.Functions*:Faults.*)
   add_test(NAME gpu.races COMMAND ${RACES_TEST}
            --gtest_filter=${OPS}:GpuMergeNorm.InOne*:GpuGroups.OfRowsOfTheModels:GpuGroups.OfColumnsOfManyGroups:CublasLt.*)

@@ -22,8 +22,7 @@ constexpr const char* kSpecialTokenNames[] = {"<pad>", "</s>", "<s>", "<unk>"};
 constexpr size_t kMostWordBytes = 4096;       // in characters of bytes
 constexpr size_t kBatchTextBytes = 16 << 20;  // of texts that wait for being counted
 
-// The special tokens, then all bytes as characters in the order of their code points, which is that
-// of their UTF-8.
+// The special tokens, then the characters that stand for the 256 bytes, sorted by code point.
 std::vector<std::string> first_tokens() {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte)

@@ -23,8 +23,8 @@ struct LaunchPlan {
   std::string checkpoints;   // the root of its steps
   std::string metrics = {};  // address of the MetricsServer; "": none
   double step_s = 0;         // time of a step as a plan has it; 0: unknown
-  // How an attempt is started.  from_step: the step to go back to, if not the newest; rate_factor:
-  // of the recipe's learning rate.
+  // Makes the command of an attempt that goes back to from_step (nullopt: to the newest step) and
+  // trains with rate_factor times the recipe's learning rate.
   std::function<AttemptCommand(std::optional<int64_t> from_step, double rate_factor)> command;
 };
 
