@@ -16,24 +16,38 @@
 
 namespace ashlar {
 
-int64_t launch_attempt() {
-  const char* text = std::getenv(kAttemptVariable);
+namespace {
+
+int64_t number_in(const char* variable) {
+  const char* text = std::getenv(variable);
   return text ? std::atoll(text) : 0;
 }
 
+}  // namespace
+
+int64_t launch_attempt() {
+  return number_in(kAttemptVariable);
+}
+
+int64_t launch_epoch() {
+  return number_in(kEpochVariable);
+}
+
 std::string to_line(const AgentHello& hello) {
-  return fmt::format("rank {} of {}, started {}, on {}\n", hello.rank, hello.num_ranks,
-                     hello.start_ticks, hello.host);
+  return fmt::format("rank {} of {}, attempt {}, started {}, on {}\n", hello.rank, hello.num_ranks,
+                     hello.attempt, hello.start_ticks, hello.host);
 }
 
 AgentHello parse_hello(const std::string& line) {
   AgentHello hello;
   std::array<char, 256> host{};
+  long attempt = 0;
   unsigned long ticks = 0;
-  const int read = std::sscanf(line.c_str(), "rank %d of %d, started %lu, on %255s", &hello.rank,
-                               &hello.num_ranks, &ticks, host.data());
+  const int read = std::sscanf(line.c_str(), "rank %d of %d, attempt %ld, started %lu, on %255s",
+                               &hello.rank, &hello.num_ranks, &attempt, &ticks, host.data());
+  hello.attempt = attempt;
   hello.start_ticks = ticks;
-  ASHLAR_REQUIRE(read == 4 && hello.rank >= 0 && hello.rank < hello.num_ranks, kLaunch,
+  ASHLAR_REQUIRE(read == 5 && hello.rank >= 0 && hello.rank < hello.num_ranks, kLaunch,
                  "'{}' came to the launcher's socket; expected the word of a rank", line);
   hello.host = host.data();
   return hello;
@@ -55,6 +69,7 @@ void tell_agent(const AgentHello& hello) {
   ASHLAR_REQUIRE(address, kLaunch, "{} is {}; expected @NAME, as a launcher sets it",
                  kAgentVariable, name);
   AgentHello said = hello;
+  said.attempt = launch_attempt();
   if (const auto stat = stat_of_process(getpid())) said.start_ticks = stat->start_ticks;
   const std::string line = to_line(said);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -203,6 +203,29 @@ TEST_F(OtherHost, ADeadHolderIsTakenOverAfterAMinuteWhateverTheClocksSay) {
   }
 }
 
+// A rank on a node that is cut off lives on, and its launch has replaced it.
+TEST_F(OtherHost, ALaterAttemptTakesOverFromALivingHolderAtOnce) {
+  const auto of_attempt = [](LeaseOptions options, int64_t epoch, int64_t attempt) {
+    options.holder->epoch = epoch;
+    options.holder->attempt = attempt;
+    return options;
+  };
+  for (const auto& [epoch, attempt] : {std::pair(1, 3), std::pair(2, 1)}) {
+    Lease cut_off(files_, "root", log_, of_attempt(holder(), 1, 2));
+    Lease lease(files_, "root", log_, of_attempt(starter(), epoch, attempt));
+    EXPECT_EQ(watched_s_, 0);
+    lease.check();
+    const std::string message = message_of(ErrorKind::kConfig, [&] { cut_off.check(); });
+    EXPECT_NE(message.find(fmt::format("attempt {} in place of attempt 2", attempt)), message.npos)
+        << message;
+    EXPECT_FALSE(cut_off.fence().open());
+  }
+  // An earlier leader's attempt has no such right, however high its number.
+  Lease lease(files_, "root", log_, of_attempt(holder(), 3, 1));
+  EXPECT_NE(refusal(of_attempt(starter([&] { lease.refresh(); }), 2, 9)).find("is in use"),
+            std::string::npos);
+}
+
 TEST_F(OtherHost, ALivingHolderRefusesAtItsFirstSignOfLife) {
   Lease lease(files_, "root", log_, holder());
   int64_t seconds = 0;

@@ -216,9 +216,11 @@ void Lease::replace_dead(const std::string& found, const std::string& successor,
   if (fenced) close_fence(files_, root_, fence_path(root_, holder->token));
 }
 
-// A lease that this very process has left behind has no holder.
+// A lease that this very process has left behind has no holder.  Leases of an earlier start of the
+// launch have none either.
 Life Lease::life(const LeaseHolder& holder) const {
-  return is_same_process(holder, me_) ? Life::kDead : life_of(holder, me_);
+  if (is_same_process(holder, me_) || replaces(me_, holder)) return Life::kDead;
+  return life_of(holder, me_);
 }
 
 // False: another text is at `path`, or none.  kConfig: the holder lives.
@@ -282,7 +284,11 @@ void Lease::check() {
       found && !is_mine(*found, path_) ? parse_lease(*found, path_) : std::nullopt;
   const std::string other = holder ? fmt::format("process {} on {}", holder->pid, holder->host)
                                    : std::string("another process");
-  // No process takes over from one that renews its lease.
+  ASHLAR_REQUIRE(!holder || !replaces(*holder, me_), kConfig,
+                 "{} was taken over by {}: the launch has started attempt {} in place of attempt "
+                 "{}, to which this process belongs",
+                 root_, other, holder->attempt, me_.attempt);
+  // Nobody else takes over from one that renews its lease.
   const std::string gone = missing();
   const bool renews = options_.now() - renewed_s_ < me_.expiry_s();
   ASHLAR_REQUIRE(gone.empty() || !renews || !holder, kConfig,

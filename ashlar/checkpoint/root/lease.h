@@ -5,8 +5,9 @@
 // the holder does.  If the holder is dead, or its machine has restarted, its lease is taken over at
 // once.  A holder that cannot be judged from here, on another host or in another container, is
 // watched: its lease is taken over after six intervals without a change, and left to it at the
-// first change.  Clocks and times of files are never compared.  If several processes start at once,
-// exactly one of them gets the root, on any file system whose rename is atomic.
+// first change.  A holder that a launch on several machines has replaced (epoch and attempt) counts
+// as dead, wherever it is.  Clocks and times of files are never compared.  If several processes
+// start at once, exactly one of them gets the root, on any file system whose rename is atomic.
 //
 // Taking a lease over closes the fence of the earlier holder (fence.h): if that process lives after
 // all, it can change nothing in the root any more.

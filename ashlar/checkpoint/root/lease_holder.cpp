@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "ashlar/core/agent.h"
 #include "ashlar/core/fields.h"
 #include "ashlar/core/files.h"
 
@@ -56,6 +58,8 @@ LeaseHolder this_process() {
   if (length > 0) me.pid_namespace.assign(text, size_t(length));
   me.pid = getpid();
   me.started = start_time(*system, me.pid);
+  me.epoch = launch_epoch();
+  if (me.epoch > 0) me.attempt = launch_attempt();
   return me;
 }
 
@@ -70,6 +74,10 @@ std::string lease_text(const LeaseHolder& holder, int64_t beat) {
   json["token"] = holder.token;
   json["refresh_s"] = holder.refresh_s;
   json["beat"] = beat;
+  if (holder.epoch > 0) {
+    json["epoch"] = holder.epoch;
+    json["attempt"] = holder.attempt;
+  }
   return json.dump() + "\n";
 }
 
@@ -85,12 +93,19 @@ std::optional<LeaseHolder> parse_lease(std::string_view text, const std::string&
     holder.started = fields.count("started");
     if (fields.has("token")) holder.token = fields.text("token");
     if (fields.has("refresh_s")) holder.refresh_s = fields.number("refresh_s");
+    if (fields.has("epoch")) holder.epoch = fields.count("epoch");
+    if (fields.has("attempt")) holder.attempt = fields.count("attempt");
     if (!(holder.refresh_s > 0)) holder.refresh_s = LeaseHolder().refresh_s;
     holder.refresh_s = std::min(holder.refresh_s, kMaxRefresh_s);
     return holder;
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+bool replaces(const LeaseHolder& me, const LeaseHolder& holder) {
+  return holder.epoch > 0 &&
+         std::pair(me.epoch, me.attempt) > std::pair(holder.epoch, holder.attempt);
 }
 
 Life life_of(const LeaseHolder& holder, const LeaseHolder& me) {

@@ -1,7 +1,8 @@
 // The process that holds a lease, as the text of the lease describes it.
 //
 // The text is one line of JSON: format, host, boot, pid_namespace, pid, started, token, refresh_s,
-// beat.  Programs that write no refresh_s refresh every 60 s, and write the same text again.
+// beat; epoch and attempt, of a launch on several machines.  Programs that write no refresh_s
+// refresh every 60 s, and write the same text again.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,17 @@ struct LeaseHolder {
   int64_t pid = 0, started = 0;  // started: clock ticks after boot
   std::string token;             // of this lease; "" if the text has none
   double refresh_s = 60;         // between two refreshes
+  // The leader and the attempt that the process belongs to, of a launch on several machines; 0: of
+  // none.
+  int64_t epoch = 0, attempt = 0;
 
   // A holder that was watched for this long without a sign of life counts as dead.
   double expiry_s() const { return 6 * refresh_s; }
 };
+
+// Whether `me` belongs to a later start of a launch on several machines: its leader has replaced
+// the holder's ranks, so that they count as dead even if they live, cut off on a lost node.
+bool replaces(const LeaseHolder& me, const LeaseHolder& holder);
 
 LeaseHolder this_process();  // its token and refresh_s are left to the caller
 
