@@ -2,12 +2,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "ashlar/cli/command.h"
 #include "ashlar/launch/launcher.h"
+#include "ashlar/launch/slurm.h"
 #include "ashlar/plan/estimate.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/run_recipe.h"
@@ -20,7 +22,7 @@ namespace {
 struct LaunchFlags {
   std::string recipe;
   std::vector<std::string> overrides;
-  int ranks = 1;
+  int ranks = 1, nodes = 0;
   std::string starter, metrics;
 };
 
@@ -35,15 +37,15 @@ std::vector<std::string> mpirun_words(int ranks) {
   return words;
 }
 
-launch::AttemptCommand attempt_command(const LaunchFlags& flags, bool processes,
+launch::AttemptCommand attempt_command(const LaunchFlags& flags, launch::StarterKind starter,
                                        const std::string& program, const OptimSpec& optim,
                                        std::optional<int64_t> from_step, double rate_factor) {
   launch::AttemptCommand command;
-  command.tagged = processes;
-  if (processes) command.words = mpirun_words(flags.ranks);
+  command.starter = starter;
+  if (starter == launch::StarterKind::kMpirun) command.words = mpirun_words(flags.ranks);
   command.words.insert(command.words.end(), {program, "train", flags.recipe});
   command.words.insert(command.words.end(), flags.overrides.begin(), flags.overrides.end());
-  if (!processes)
+  if (starter == launch::StarterKind::kThreads)
     command.words.insert(command.words.end(), {"--ranks", std::to_string(flags.ranks)});
   if (rate_factor != 1)
     command.words.insert(command.words.end(),
@@ -55,11 +57,16 @@ launch::AttemptCommand attempt_command(const LaunchFlags& flags, bool processes,
   return command;
 }
 
-bool runs_processes(const LaunchFlags& flags) {
-  if (flags.starter.empty()) return flags.ranks > 1;
+launch::StarterKind starter_of(const LaunchFlags& flags) {
+  using enum launch::StarterKind;
+  const bool srun = flags.starter == "srun";
+  ASHLAR_REQUIRE(srun == (flags.nodes > 0), kConfig,
+                 "launch: --starter srun and --nodes, of at least 1, belong together");
+  if (srun) return kSrun;
+  if (flags.starter.empty()) return flags.ranks > 1 ? kMpirun : kThreads;
   ASHLAR_REQUIRE(flags.starter == "mpirun" || flags.starter == "threads", kConfig,
-                 "launch: --starter is '{}'; expected mpirun or threads", flags.starter);
-  return flags.starter == "mpirun";
+                 "launch: --starter is '{}'; expected mpirun, threads or srun", flags.starter);
+  return flags.starter == "mpirun" ? kMpirun : kThreads;
 }
 
 // The time of a step by the closed formulas, with the profile that train.machine names.  0 without
@@ -70,7 +77,9 @@ double planned_step_s(FileSystem& files, const Recipe& recipe, const LaunchFlags
     const plan::MachineFile machine = plan::read_machine(files, recipe.train.machine);
     const plan::Estimate estimate =
         plan::estimate(files, flags.recipe, machine,
-                       {.overrides = flags.overrides, .layouts = {}, .num_ranks = flags.ranks});
+                       {.overrides = flags.overrides,
+                        .layouts = {},
+                        .num_ranks = flags.ranks * std::max(1, flags.nodes)});
     return estimate.layouts.at(0).time.total_s;
   } catch (const Error& error) {
     log.info("a first step is given 120 s, since its time is not known: {}", error.what());
@@ -86,20 +95,24 @@ void add_launch(CLI::App& app, CommandAction& action) {
       app.add_subcommand("launch", "run a recipe to its end: starts its ranks again after a fault");
   sub->add_option("RECIPE", flags->recipe, "TOML file (docs/recipes.md)")->required();
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
-  sub->add_option("--ranks-per-node", flags->ranks, "ranks on this machine")->capture_default_str();
+  sub->add_option("--ranks-per-node", flags->ranks, "ranks on this machine, or on each node")
+      ->capture_default_str();
+  sub->add_option("--nodes", flags->nodes,
+                  "nodes that have ranks at a time, with --starter srun; the job's other nodes are "
+                  "spares");
   sub->add_option("--starter", flags->starter,
                   "mpirun: ranks as processes, the default for more than one; threads: of one "
-                  "process");
+                  "process; srun: on nodes of a Slurm job, each of which runs this command");
   sub->add_option("--metrics", flags->metrics,
                   "HOST:PORT, or PORT of the loopback, that gives Prometheus numbers at /metrics");
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       ASHLAR_REQUIRE(flags->ranks >= 1, kConfig,
                      "launch: --ranks-per-node is {}; expected at least 1", flags->ranks);
-      const bool processes = runs_processes(*flags);
+      const launch::StarterKind starter = starter_of(*flags);
       const auto files = posix_files();
       const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
-      train::check_ranks(recipe, flags->ranks);
+      train::check_ranks(recipe, flags->ranks * std::max(1, flags->nodes));
       train::require_own_recipe(*files, recipe);
       const std::string program = std::filesystem::read_symlink("/proc/self/exe");
       const launch::LaunchPlan plan{recipe.launch,
@@ -108,9 +121,12 @@ void add_launch(CLI::App& app, CommandAction& action) {
                                     flags->metrics,
                                     planned_step_s(*files, recipe, *flags, log),
                                     [&](std::optional<int64_t> from_step, double rate_factor) {
-                                      return attempt_command(*flags, processes, program,
-                                                             recipe.optim, from_step, rate_factor);
+                                      return attempt_command(*flags, starter, program, recipe.optim,
+                                                             from_step, rate_factor);
                                     }};
+      if (starter == launch::StarterKind::kSrun)
+        return launch::run_in_slurm(
+            plan, {flags->nodes, flags->ranks, recipe.checkpoint.control_interface}, *files, log);
       const launch::LaunchResult result = launch::run_launch(plan, *files, log);
       if (!result.reason.empty()) print_error(result.reason);
       return result.exit_code;

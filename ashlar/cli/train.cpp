@@ -49,8 +49,9 @@ void tell_launcher(int num_threads) {
     const char* text = std::getenv(variable);
     return text ? std::atoi(text) : otherwise;
   };
-  tell_agent({.rank = number("OMPI_COMM_WORLD_RANK", 0),
-              .num_ranks = number("OMPI_COMM_WORLD_SIZE", num_threads),
+  const bool by_srun = std::getenv("PMIX_RANK") && !std::getenv("OMPI_COMM_WORLD_RANK");
+  tell_agent({.rank = number(by_srun ? "PMIX_RANK" : "OMPI_COMM_WORLD_RANK", 0),
+              .num_ranks = number(by_srun ? "SLURM_NTASKS" : "OMPI_COMM_WORLD_SIZE", num_threads),
               .host = train::host_name()});
 }
 

@@ -34,20 +34,22 @@ int64_t launch_epoch() {
 }
 
 std::string to_line(const AgentHello& hello) {
-  return fmt::format("rank {} of {}, attempt {}, started {}, on {}\n", hello.rank, hello.num_ranks,
-                     hello.attempt, hello.start_ticks, hello.host);
+  return fmt::format("rank {} of {}, attempt {} of epoch {}, started {}, on {}\n", hello.rank,
+                     hello.num_ranks, hello.attempt, hello.epoch, hello.start_ticks, hello.host);
 }
 
 AgentHello parse_hello(const std::string& line) {
   AgentHello hello;
   std::array<char, 256> host{};
-  long attempt = 0;
+  long attempt = 0, epoch = 0;
   unsigned long ticks = 0;
-  const int read = std::sscanf(line.c_str(), "rank %d of %d, attempt %ld, started %lu, on %255s",
-                               &hello.rank, &hello.num_ranks, &attempt, &ticks, host.data());
+  const int read =
+      std::sscanf(line.c_str(), "rank %d of %d, attempt %ld of epoch %ld, started %lu, on %255s",
+                  &hello.rank, &hello.num_ranks, &attempt, &epoch, &ticks, host.data());
   hello.attempt = attempt;
+  hello.epoch = epoch;
   hello.start_ticks = ticks;
-  ASHLAR_REQUIRE(read == 5 && hello.rank >= 0 && hello.rank < hello.num_ranks, kLaunch,
+  ASHLAR_REQUIRE(read == 6 && hello.rank >= 0 && hello.rank < hello.num_ranks, kLaunch,
                  "'{}' came to the launcher's socket; expected the word of a rank", line);
   hello.host = host.data();
   return hello;
@@ -70,6 +72,7 @@ void tell_agent(const AgentHello& hello) {
                  kAgentVariable, name);
   AgentHello said = hello;
   said.attempt = launch_attempt();
+  said.epoch = launch_epoch();
   if (const auto stat = stat_of_process(getpid())) said.start_ticks = stat->start_ticks;
   const std::string line = to_line(said);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

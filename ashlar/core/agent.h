@@ -23,10 +23,10 @@ int64_t launch_attempt();
 // The value of kEpochVariable; 0: there is one launcher, or none.
 int64_t launch_epoch();
 
-// The line that a process sends: "rank 3 of 8, attempt 2, started 4711, on n07\n".
+// The line that a process sends: "rank 3 of 8, attempt 2 of epoch 1, started 4711, on n07\n".
 struct AgentHello {
   int rank = 0, num_ranks = 1;
-  int64_t attempt = 0;
+  int64_t attempt = 0, epoch = 0;
   uint64_t start_ticks = 0;  // with its number they name the process (ProcessStat)
   std::string host;
 };
@@ -36,8 +36,8 @@ AgentHello parse_hello(const std::string& line);  // kLaunch: it is none
 // The address of "@NAME"; nullopt: it is none, or too long.
 std::optional<sockaddr_un> agent_address(std::string_view name);
 
-// Tells the launcher, if kAgentVariable is set, and adds attempt and start_ticks.  kLaunch if
-// nobody listens.
+// Tells the launcher, if kAgentVariable is set, and adds attempt, epoch and start_ticks.
+// kLaunch if nobody listens.
 void tell_agent(const AgentHello& hello);
 
 }  // namespace ashlar

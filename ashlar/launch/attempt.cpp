@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +16,6 @@
 #include <fstream>
 
 #include "ashlar/core/error.h"
-#include "ashlar/core/process.h"
 
 namespace ashlar::launch {
 namespace {
@@ -26,18 +24,6 @@ constexpr int kSignalOfShell = 128;  // mpirun's exit code of a signal is above 
 constexpr int kLastSignal = 64;
 constexpr int kExecFailed = 127;
 constexpr std::string_view kErrorMark = "ashlar: ";
-
-int open_pidfd(pid_t pid) {
-  return int(syscall(SYS_pidfd_open, pid, 0));
-}
-void signal_pidfd(int fd, int number) {
-  syscall(SYS_pidfd_send_signal, fd, number, nullptr, 0);
-}
-
-bool is_readable(int fd) {
-  pollfd ready{fd, POLLIN, 0};
-  return poll(&ready, 1, 0) == 1;
-}
 
 std::vector<std::string> environment_of_ranks(const AttemptCommand& command) {
   std::vector<std::string> settings;
@@ -95,8 +81,8 @@ bool is_hidden_from_ranks(std::string_view variable) {
   return std::ranges::any_of(kPrefixes, [&](auto prefix) { return variable.starts_with(prefix); });
 }
 
-Attempt::Attempt(const AttemptCommand& command, RankSocket& socket)
-    : socket_(socket), tagged_(command.tagged) {
+LocalAttempt::LocalAttempt(const AttemptCommand& command, RankSocket& socket)
+    : socket_(socket), kind_(command.starter) {
   const std::vector<std::string> settings = environment_of_ranks(command);
   const std::vector<char*> arguments = pointers(command.words), variables = pointers(settings);
   std::array<int, 2> ends{};
@@ -105,12 +91,12 @@ Attempt::Attempt(const AttemptCommand& command, RankSocket& socket)
   const pid_t launcher = getpid();
   starter_ = fork();
   if (starter_ == 0) run_child(arguments, variables, ends[1], launcher);
-  if (starter_ > 0) starter_fd_ = open_pidfd(starter_);
+  if (starter_ > 0) starter_fd_ = PidFd(starter_);
   const int error = errno;
   close(ends[1]);
   output_ = ends[0];
   fcntl(output_, F_SETFL, O_NONBLOCK);
-  if (starter_fd_ >= 0) return;
+  if (starter_fd_) return;
   close(output_);
   if (starter_ > 0) {
     kill(starter_, SIGKILL);
@@ -120,8 +106,8 @@ Attempt::Attempt(const AttemptCommand& command, RankSocket& socket)
 }
 
 // Runs between fork and exec: system calls only.
-void Attempt::run_child(const std::vector<char*>& arguments, const std::vector<char*>& variables,
-                        int output, pid_t launcher) {
+void LocalAttempt::run_child(const std::vector<char*>& arguments,
+                             const std::vector<char*>& variables, int output, pid_t launcher) {
   const int input = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -134,19 +120,17 @@ void Attempt::run_child(const std::vector<char*>& arguments, const std::vector<c
   _exit(kExecFailed);
 }
 
-Attempt::~Attempt() {
+LocalAttempt::~LocalAttempt() {
   constexpr int kPatience_ms = 5000;
   for (int waited_ms = 0; !fence() && waited_ms < kPatience_ms; waited_ms += 10) usleep(10'000);
-  for (const auto& [rank, fd] : pidfds_) close(fd);
-  close(starter_fd_);
   close(output_);
 }
 
-Attempt::News Attempt::wait(double seconds) {
+Attempt::News LocalAttempt::wait(double seconds) {
   std::vector<pollfd> watched{{socket_.fd(), POLLIN, 0}};
-  if (!reaped_) watched.push_back({starter_fd_, POLLIN, 0});
+  if (!reaped_) watched.push_back({starter_fd_.fd(), POLLIN, 0});
   if (output_ >= 0) watched.push_back({output_, POLLIN, 0});
-  for (const auto& [rank, fd] : pidfds_) watched.push_back({fd, POLLIN, 0});
+  for (const auto& [rank, process] : pidfds_) watched.push_back({process.fd(), POLLIN, 0});
   poll(watched.data(), watched.size(), int(seconds * 1000));
   News news;
   while (const std::optional<JoinedRank> rank = socket_.accept()) join(*rank, news);
@@ -161,24 +145,20 @@ Attempt::News Attempt::wait(double seconds) {
   return news;
 }
 
-void Attempt::join(const JoinedRank& rank, News& news) {
+void LocalAttempt::join(const JoinedRank& rank, News& news) {
   const int number = rank.hello.rank;
   if (pidfds_.contains(number)) return;  // a stranger: that rank lives
-  const int fd = open_pidfd(rank.pid);
-  const auto stat = stat_of_process(rank.pid);
-  if (fd < 0 || !stat || stat->start_ticks != rank.hello.start_ticks) {
-    if (fd >= 0) close(fd);
-    return;  // it has ended since, which the starter reports
-  }
-  pidfds_[number] = fd;
+  PidFd process(rank.pid, rank.hello.start_ticks);
+  if (!process) return;  // it has ended since, which the starter reports
+  pidfds_[number] = std::move(process);
   pids_[number] = rank.pid;
   host_ = rank.hello.host;
   news.joined.push_back(number);
 }
 
-void Attempt::look_at_ranks(News& news) {
+void LocalAttempt::look_at_ranks(News& news) {
   for (auto rank = pidfds_.begin(); rank != pidfds_.end();) {
-    if (!is_readable(rank->second)) {
+    if (!rank->second.has_ended()) {
       ++rank;
       continue;
     }
@@ -186,7 +166,6 @@ void Attempt::look_at_ranks(News& news) {
     news.gone.push_back(
         {EvidenceKind::kGone, rank->first, 0,
          fmt::format("process {} of rank {} is gone", pids_[rank->first], rank->first)});
-    close(rank->second);
     pids_.erase(rank->first);
     rank = pidfds_.erase(rank);
   }
@@ -194,7 +173,7 @@ void Attempt::look_at_ranks(News& news) {
 
 // Reads all that is in the pipe once the starter has ended, and before that a bounded part of it: a
 // rank may print faster than this reads.
-void Attempt::read_output(News& news) {
+void LocalAttempt::read_output(News& news) {
   constexpr int kReads = 16;
   std::array<char, 1 << 16> bytes{};
   for (int reads = 0; output_ >= 0 && (reaped_ || reads < kReads); ++reads) {
@@ -210,22 +189,31 @@ void Attempt::read_output(News& news) {
   }
 }
 
-void Attempt::take_line(std::string_view text, News& news) {
-  OutputLine line = tagged_ ? parse_tagged(text) : OutputLine{0, std::string(text)};
+void LocalAttempt::take_line(std::string_view text, News& news) {
+  OutputLine line = kind_ == StarterKind::kMpirun ? parse_tagged(text)
+                    : kind_ == StarterKind::kSrun ? parse_labelled(text)
+                                                  : OutputLine{0, std::string(text)};
   if (line.text.starts_with(kErrorMark)) errors_[line.rank] = line.text.substr(kErrorMark.size());
-  if (line.rank < 0)
-    if (const std::optional<int> rank = blamed_rank(line.text)) blamed_ = rank;
+  // mpirun blames one rank; srun tells of every end, and the first one caused the others.
+  if (line.rank < 0 && (kind_ == StarterKind::kMpirun || !blamed_))
+    if (const std::optional<BlamedRank> blamed = blamed_rank(line.text)) blamed_ = blamed;
   news.lines.push_back(std::move(line));
 }
 
 // The rank is the one that the starter blames, or else the first that was gone.  Its last error
 // says more than a number.
-Evidence Attempt::end_of(int status) const {
+Evidence LocalAttempt::end_of(int status) const {
   int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
   int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  if (tagged_ && code > kSignalOfShell && code <= kSignalOfShell + kLastSignal)
+  const bool tagged = kind_ != StarterKind::kThreads;
+  if (tagged && code > kSignalOfShell && code <= kSignalOfShell + kLastSignal)
     signal = code - kSignalOfShell;
-  const int rank = tagged_ ? blamed_.value_or(first_gone_) : 0;
+  int rank = tagged ? first_gone_ : 0;
+  if (blamed_) rank = blamed_->rank;
+  if (blamed_ && (blamed_->exit_code != 0 || blamed_->signal != 0)) {
+    code = blamed_->exit_code;
+    signal = blamed_->signal;
+  }
   if (signal != 0)
     return {EvidenceKind::kSignal, rank, signal, fmt::format("ended by {}", signal_text(signal))};
   std::string text = fmt::format("exit code {}", code);
@@ -236,14 +224,27 @@ Evidence Attempt::end_of(int status) const {
   return {EvidenceKind::kExit, accuses ? accused_rank(text).value_or(-1) : rank, code, text};
 }
 
-void Attempt::terminate() {
-  for (const auto& [rank, fd] : pidfds_) signal_pidfd(fd, SIGTERM);
+void LocalAttempt::terminate() {
+  for (const auto& [rank, process] : pidfds_) process.signal(SIGTERM);
   if (pidfds_.empty() && !reaped_) kill(starter_, SIGTERM);
 }
 
-bool Attempt::fence() {
-  for (const auto& [rank, fd] : pidfds_) signal_pidfd(fd, SIGKILL);
-  for (const pid_t pid : children()) kill(pid, SIGKILL);
+// SIGTERM has srun kill the ranks on all nodes, also where no agent lives.  It may wait for a node
+// that is lost.
+bool LocalAttempt::leaves_it_to_srun() {
+  constexpr double kPatience_s = 3;
+  if (kind_ != StarterKind::kSrun || reaped_) return false;
+  if (!fenced_since_) {
+    fenced_since_ = Clock::now();
+    kill(starter_, SIGTERM);
+  }
+  return seconds_since(*fenced_since_) < kPatience_s;
+}
+
+bool LocalAttempt::fence() {
+  for (const auto& [rank, process] : pidfds_) process.signal(SIGKILL);
+  if (!leaves_it_to_srun())
+    for (const pid_t pid : children()) kill(pid, SIGKILL);
   for (;;) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, WNOHANG);

@@ -63,7 +63,9 @@ constexpr std::array kCauseRows{
              }},
     CauseRow{FaultClass::kCorruptStep, 1.0, kThrice,
              [](const Evidence& e) { return exits_with(e, ErrorKind::kCorrupt); }},
-    // There is no other machine to go to.
+    CauseRow{FaultClass::kNodeLost, 0.95, kRestart,
+             [](const Evidence& e) { return e.kind == kNodeLost; }},
+    // A launcher of one machine has no other to go to (Policy).
     CauseRow{FaultClass::kHardware, 0.95, kStop,
              [](const Evidence& e) { return exits_with(e, ErrorKind::kDevice); }},
     CauseRow{FaultClass::kCrash, 0.9, kRestartAndSuspect,
@@ -101,6 +103,8 @@ int code_of(FaultClass fault, const Evidence& seen) {
       return int(ErrorKind::kMemory);
     case kDisagree:
       return int(ErrorKind::kComm);
+    case kNodeLost:
+      return int(ErrorKind::kDevice);
     case kGone:
       return kBugExitCode;
     case kSuspended:
@@ -115,9 +119,9 @@ int code_of(FaultClass fault, const Evidence& seen) {
 }  // namespace
 
 const char* name_of(FaultClass fault) {
-  constexpr std::array kNames{"preempted", "crash",  "killed",        "memory",  "hang",
-                              "mismatch",  "fabric", "hardware",      "storage", "corrupt step",
-                              "numeric",   "data",   "configuration", "unknown"};
+  constexpr std::array kNames{"preempted",    "crash",   "killed",    "memory",        "hang",
+                              "mismatch",     "fabric",  "node lost", "hardware",      "storage",
+                              "corrupt step", "numeric", "data",      "configuration", "unknown"};
   return kNames[size_t(fault)];
 }
 

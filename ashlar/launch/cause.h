@@ -23,6 +23,7 @@ enum class EvidenceKind : uint8_t {
   kDisagree,     // the ranks are in different operations of one number
   kStuck,        // nothing moves, and every rank has come to the collective
   kSilent,       // nothing moves, and no collective says why
+  kNodeLost,     // the agent of a node that has ranks is not heard any more
 };
 struct Evidence {
   EvidenceKind kind = EvidenceKind::kExit;
@@ -39,6 +40,7 @@ enum class FaultClass : uint8_t {
   kHang,
   kMismatch,
   kFabric,
+  kNodeLost,
   kHardware,
   kStorage,
   kCorruptStep,

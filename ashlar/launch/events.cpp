@@ -11,7 +11,6 @@ namespace ashlar::launch {
 namespace {
 
 constexpr int kEventsVersion = 1;
-constexpr int kEpoch = 1;  // of the launcher that leads; on one machine there is one
 
 template <class TimePoint>
 double seconds_of(TimePoint time) {
@@ -24,8 +23,9 @@ void append_row(File& file, const std::string& row) {
 
 }  // namespace
 
-EventLog::EventLog(FileSystem& files, const std::string& path, Notifier& notifier, Log& log)
-    : log_(log), notifier_(notifier), file_(files.append(path)) {
+EventLog::EventLog(FileSystem& files, const std::string& path, int64_t epoch, Notifier& notifier,
+                   Log& log)
+    : epoch_(epoch), log_(log), notifier_(notifier), file_(files.append(path)) {
   std::byte last{'\n'};
   if (file_->size() > 0) file_->read_at({&last, 1}, file_->size() - 1);
   if (last != std::byte{'\n'}) append_row(*file_, "\n");
@@ -35,7 +35,7 @@ void EventLog::add(const char* event, int attempt, const Ordered& members) {
   Ordered row{{"v", kEventsVersion},
               {"t", seconds_of(std::chrono::system_clock::now())},
               {"mono", seconds_of(Clock::now())},
-              {"epoch", kEpoch},
+              {"epoch", epoch_},
               {"attempt", attempt},
               {"event", event}};
   row.update(members);
@@ -50,7 +50,7 @@ void EventLog::add(const char* event, int attempt, const Ordered& members) {
 
 const char* name_of(EvidenceKind kind) {
   constexpr std::array kNames{"exit",    "signal",   "gone",  "out_of_memory", "suspended",
-                              "missing", "disagree", "stuck", "silent"};
+                              "missing", "disagree", "stuck", "silent",        "node_lost"};
   return kNames[size_t(kind)];
 }
 

@@ -20,11 +20,12 @@ namespace ashlar::launch {
 
 class EventLog {
  public:
-  EventLog(FileSystem& files, const std::string& path, Notifier& notifier, Log& log);
+  EventLog(FileSystem& files, const std::string& path, int64_t epoch, Notifier& notifier, Log& log);
   // A failure is a warning, once: the run goes on.
   void add(const char* event, int attempt, const Ordered& members = Ordered::object());
 
  private:
+  const int64_t epoch_;  // of the launcher that leads; 1 on one machine
   Log& log_;
   Notifier& notifier_;  // told of every event
   std::unique_ptr<File> file_;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "ashlar/core/agent.h"
-#include "ashlar/core/clock.h"
 #include "ashlar/core/pulse_hang.h"
 #include "ashlar/core/signals.h"
 #include "ashlar/launch/advice.h"
@@ -18,6 +17,7 @@
 #include "ashlar/launch/goodput.h"
 #include "ashlar/launch/launch_files.h"
 #include "ashlar/launch/launch_metrics.h"
+#include "ashlar/launch/moments.h"
 #include "ashlar/launch/rank_log.h"
 #include "ashlar/launch/watch.h"
 
@@ -27,13 +27,6 @@ namespace {
 constexpr int kStartFailed = 71;  // EX_OSERR, of class unknown
 // The ends of processes wake the launcher at once; these are for all else.
 constexpr double kWaitEvery_s = 0.02, kWatchEvery_s = 0.2, kMetricsEvery_s = 1;
-
-double now_s() {
-  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-}
-double unix_now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string made_directory(FileSystem& files, const std::string& path) {
   files.make_directories(path);
@@ -52,7 +45,9 @@ class Launcher {
 
  private:
   void end_older_ranks();
+  void take_over();
   void look(double now);
+  bool may_start(double now);
   void take(const Attempt::News& news, double now);
   void watch(double now);
   void try_fence(double now);
@@ -79,7 +74,7 @@ class Launcher {
   Log& log_;
   const StopSignals signals_;
   const std::string directory_;
-  const LaunchLock lock_;
+  const std::unique_ptr<LaunchLock> lock_;  // null: several machines have an epoch in its place
   RankSocket socket_;
   RankLog rank_log_;
   Notifier notifier_;
@@ -104,6 +99,7 @@ class Launcher {
   double reported_s_ = 0;             // when the last fault was named; 0: there was none
   double watched_s_ = 0, read_metrics_s_ = 0;
   bool asked_ = false, fencing_ = false;
+  std::optional<double> waits_since_;  // for nodes
   LaunchResult result_;
 };
 
@@ -112,13 +108,15 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       files_(files),
       log_(log),
       directory_(made_directory(files, join(plan.run_directory, "launch"))),
-      lock_(join(directory_, "lock")),
+      lock_(plan.fleet ? nullptr : std::make_unique<LaunchLock>(join(directory_, "lock"))),
       rank_log_(files, directory_, log, unix_now_s),
       notifier_(plan.limits.notify, log),
-      events_(files, join(directory_, "events.jsonl"), notifier_, log),
+      events_(files, join(directory_, "events.jsonl"), plan.fleet ? plan.fleet->epoch() : 1,
+              notifier_, log),
       steps_(steps_in(files, plan.checkpoints)),
       policy_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_,
-              read_policy_state(files, state_path(), unix_now_s() - now_s())),
+              read_policy_state(files, state_path(), unix_now_s() - now_s()),
+              plan.fleet != nullptr),
       watch_(plan.run_directory, plan.limits.hang_s, log, plan.step_s),
       goodput_(now_s()),
       metrics_(files, join(plan.run_directory, "metrics.jsonl")) {
@@ -128,9 +126,13 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
 }
 
 LaunchResult Launcher::run() {
-  end_older_ranks();
-  while (policy_.phase() != LaunchPhase::kStop) look(now_s());
+  if (plan_.fleet)
+    take_over();
+  else
+    end_older_ranks();
+  while (policy_.phase() != LaunchPhase::kStop && !result_.resigned) look(now_s());
   attempt_.reset();
+  if (plan_.fleet) return result_;
   try {
     remove_pulse(plan_.run_directory);
   } catch (const Error& error) {
@@ -155,15 +157,32 @@ void Launcher::end_older_ranks() {
   }
 }
 
+// The loss of a leader ends its attempt: every change of the lead is another restart.
+void Launcher::take_over() {
+  const std::string lost = plan_.fleet->lost_leader();
+  if (lost.empty()) return;
+  send({.kind = EventKind::kTookOver,
+        .evidence = {EvidenceKind::kNodeLost, -1, 0, lost},
+        .steps = steps_},
+       now_s());
+}
+
 void Launcher::look(double now) {
   goodput_.charge(class_now(), now);
   show_metrics(now);
-  if (StopSignals::requested() && !std::exchange(asked_, true)) {
-    tell(fmt::format("{}: the run is to stop", StopSignals::name()));
+  if (plan_.fleet && !plan_.fleet->lead(now)) {
+    tell("another launcher leads the run from here on");
+    result_.resigned = true;
+    return;
+  }
+  const bool signalled = StopSignals::requested();
+  if ((signalled || (plan_.fleet && plan_.fleet->asked_to_stop())) &&
+      !std::exchange(asked_, true)) {
+    tell(fmt::format("{}: the run is to stop", signalled ? StopSignals::name() : "a signal"));
     send({EventKind::kAskedToStop}, now);
   }
   if (!attempt_) {
-    send({EventKind::kTick}, now);
+    if (may_start(now)) send({EventKind::kTick}, now);
     rank_log_.flush();
     if (!attempt_ && policy_.phase() != LaunchPhase::kStop)
       std::this_thread::sleep_for(std::chrono::duration<double>(kWaitEvery_s));
@@ -178,26 +197,45 @@ void Launcher::look(double now) {
   send({EventKind::kTick}, now_s());
 }
 
+// Whether there are the nodes for an attempt.  Ends the run if they do not come for too long.
+bool Launcher::may_start(double now) {
+  const std::string missing = plan_.fleet ? plan_.fleet->missing(now) : "";
+  if (missing.empty()) {
+    waits_since_.reset();
+    return true;
+  }
+  if (!waits_since_) {
+    waits_since_ = now;
+    tell("waits: " + missing);
+  }
+  if (now - *waits_since_ < plan_.limits.wait_nodes_s) return false;
+  send({.kind = EventKind::kTooFewNodes,
+        .evidence = {.text = fmt::format("{} after {:.0f} s (launch.wait_nodes_s)", missing,
+                                         plan_.limits.wait_nodes_s)}},
+       now);
+  return false;
+}
+
 // Passes on the news of the processes.  A kill for lack of memory comes before the end it caused.
 void Launcher::take(const Attempt::News& news, double now) {
-  for (const OutputLine& line : news.lines) rank_log_.add(line, attempt_->host());
+  for (const OutputLine& line : news.lines) rank_log_.add(line, attempt_->host_of(line.rank));
   if (!news.lines.empty()) watch_.hear(now);
   if ((!news.gone.empty() || news.ended) && trouble_s_ == 0) trouble_s_ = now;
   const int attempt = policy_.attempt();
   if (!news.gone.empty()) send({EventKind::kSeen, attempt, news.gone.front()}, now);
   if (!news.ended) return;
-  if (news.ended->kind == EvidenceKind::kSignal && memory_kills() > kills_)
+  if (news.ended->kind == EvidenceKind::kSignal && attempt_->memory_kills() > kills_)
     send({EventKind::kSeen,
           attempt,
           {EvidenceKind::kOutOfMemory, news.ended->rank, 0,
-           "the kernel killed a process of this control group for its memory"}},
+           "the kernel killed a process of the control group for its memory"}},
          now);
   send({EventKind::kEnded, attempt, *news.ended}, now);
 }
 
 void Launcher::watch(double now) {
   watched_s_ = now;
-  sight_ = watch_.look(attempt_->ranks(), now);
+  sight_ = attempt_->look(watch_, now);
   for (const auto& [rank, page] : sight_.pages) reached_ = std::max(reached_, page.step);
   see_first_step(now);
   advise(now);
@@ -250,7 +288,8 @@ void Launcher::show_metrics(double now) {
 
 void Launcher::try_fence(double now) {
   if (!attempt_->fence()) return;
-  for (const OutputLine& line : attempt_->wait(0).lines) rank_log_.add(line, attempt_->host());
+  for (const OutputLine& line : attempt_->wait(0).lines)
+    rank_log_.add(line, attempt_->host_of(line.rank));
   attempt_.reset();
   end_fence(now);
 }
@@ -344,10 +383,10 @@ void Launcher::act(const LaunchAction& action, double now) {
 
 void Launcher::start(const LaunchAction& action, double now) {
   AttemptCommand command = plan_.command(action.from_step, action.rate_factor);
-  command.variables.push_back(fmt::format("{}={}", kAgentVariable, socket_.name()));
+  if (!plan_.fleet)
+    command.variables.push_back(fmt::format("{}={}", kAgentVariable, socket_.name()));
   command.variables.push_back(fmt::format("{}={}", kAttemptVariable, action.attempt));
   rank_log_.begin(action.attempt);
-  kills_ = memory_kills();
   furthest_ = std::max(furthest_, reached_);
   reached_ = 0;
   trouble_s_ = 0;
@@ -359,7 +398,11 @@ void Launcher::start(const LaunchAction& action, double now) {
   if (action.from_step) members["step"] = *action.from_step;
   events_.add("start", action.attempt, members);
   try {
-    attempt_ = std::make_unique<Attempt>(command, socket_);
+    if (plan_.fleet)
+      attempt_ = plan_.fleet->start(command, action.attempt, socket_);
+    else
+      attempt_ = std::make_unique<LocalAttempt>(command, socket_);
+    kills_ = attempt_->memory_kills();
   } catch (const Error& error) {  // no process is left: the machine may lack them for a while
     send({EventKind::kEnded, action.attempt, {EvidenceKind::kExit, -1, kStartFailed, error.what()}},
          now);
@@ -389,6 +432,10 @@ void Launcher::report(double now) {
   members["step"] = reached_;
   members["detect_s"] = detect_s;
   events_.add("fault", policy_.attempt(), members);
+  if (const std::string line = plan_.fleet ? plan_.fleet->judge(cause, now) : ""; !line.empty()) {
+    tell(line);
+    events_.add("node", policy_.attempt(), {{"action", line}});
+  }
 }
 
 void Launcher::decide(const LaunchAction& action) {
@@ -414,6 +461,7 @@ void Launcher::stop(const LaunchAction& action) {
                {"wall_s", goodput_.wall_s()},
                {"ettr", goodput_.ettr()},
                {"goodput", classes}});
+  if (plan_.fleet) plan_.fleet->end(action.exit_code);
 }
 
 void Launcher::tell(const std::string& line) {

@@ -13,6 +13,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/launch/attempt.h"
+#include "ashlar/launch/fleet.h"
 #include "ashlar/launch/policy.h"
 
 namespace ashlar::launch {
@@ -26,11 +27,13 @@ struct LaunchPlan {
   // Makes the command of an attempt that goes back to from_step (nullopt: to the newest step) and
   // trains with rate_factor times the recipe's learning rate.
   std::function<AttemptCommand(std::optional<int64_t> from_step, double rate_factor)> command;
+  Fleet* fleet = nullptr;  // several machines
 };
 
 struct LaunchResult {
-  int exit_code = 0;   // 0, that of the cause, or kSpentExitCode
-  std::string reason;  // why it gave up; "": it did not
+  int exit_code = 0;      // 0, that of the cause, or kSpentExitCode
+  std::string reason;     // why it gave up; "": it did not
+  bool resigned = false;  // the run goes on under another leader
 };
 LaunchResult run_launch(const LaunchPlan& plan, FileSystem& files, Log& log);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 namespace ashlar::launch {
 namespace {
@@ -21,6 +22,28 @@ bool take_words(std::string_view& text, std::string_view words) {
   return true;
 }
 
+// "srun: error: NODE: task 1: Exited with exit code 24", or with the description of a signal.
+std::optional<BlamedRank> blamed_by_srun(std::string_view line) {
+  constexpr int kLastSignal = 64;
+  const size_t at = line.find(": task");
+  if (at == line.npos) return std::nullopt;
+  std::string_view rest = line.substr(at + 6);
+  take_words(rest, "s");
+  const std::optional<int> rank = take_words(rest, " ") ? take_number(rest) : std::nullopt;
+  const size_t end = rest.find(": ");
+  if (!rank || end == rest.npos) return std::nullopt;
+  rest.remove_prefix(end + 2);
+  BlamedRank blamed{.rank = *rank};
+  if (take_words(rest, "Exited with exit code ")) {
+    blamed.exit_code = take_number(rest).value_or(0);
+    return blamed;
+  }
+  for (int number = 1; number <= kLastSignal; ++number)
+    if (const char* text = sigdescr_np(number); text && rest.starts_with(text))
+      blamed.signal = number;
+  return blamed.signal > 0 ? std::optional(blamed) : std::nullopt;
+}
+
 }  // namespace
 
 OutputLine parse_tagged(std::string_view line) {
@@ -34,16 +57,28 @@ OutputLine parse_tagged(std::string_view line) {
   return {-1, std::string(line)};
 }
 
-std::optional<int> blamed_rank(std::string_view line) {
+OutputLine parse_labelled(std::string_view line) {
+  std::string_view rest = line;
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  if (const std::optional<int> rank = take_number(rest); rank && *rank >= 0)
+    if (take_words(rest, ":")) {
+      take_words(rest, " ");
+      return {*rank, std::string(rest)};
+    }
+  return {-1, std::string(line)};
+}
+
+std::optional<BlamedRank> blamed_rank(std::string_view line) {
   constexpr std::string_view kSignal = "noticed that process rank ", kName = "Process name: [[";
-  if (const size_t at = line.find(kSignal); at != line.npos) {
-    std::string_view rest = line.substr(at + kSignal.size());
-    return take_number(rest);
-  }
+  if (line.starts_with("srun: error: ")) return blamed_by_srun(line);
+  std::string_view rest;
   const size_t at = line.find(kName), comma = line.find("],", at);
-  if (at == line.npos || comma == line.npos) return std::nullopt;
-  std::string_view rest = line.substr(comma + 2);
-  return take_number(rest);
+  if (const size_t noticed = line.find(kSignal); noticed != line.npos)
+    rest = line.substr(noticed + kSignal.size());
+  else if (at != line.npos && comma != line.npos)
+    rest = line.substr(comma + 2);
+  const std::optional<int> rank = take_number(rest);
+  return rank ? std::optional<BlamedRank>({.rank = *rank}) : std::nullopt;
 }
 
 std::optional<int> accused_rank(std::string_view error) {

@@ -17,10 +17,18 @@ struct OutputLine {
 // "[1,3]<stderr>:text", as mpirun --tag-output marks a line of a rank; other lines are its own.
 OutputLine parse_tagged(std::string_view line);
 
-// The rank that mpirun blames for the end of all, if this line of its own does so:
+// " 3: text", as srun --label marks a line of a rank; other lines are its own.
+OutputLine parse_labelled(std::string_view line);
+
+// The rank that a starter blames in this line of its own, and its end, if the line states it:
 //   mpirun noticed that process rank 1 with PID 0 on node n07 exited on signal 9 (Killed).
 //   Process name: [[25486,1],1]
-std::optional<int> blamed_rank(std::string_view line);
+//   srun: error: n07: task 1: Exited with exit code 24
+//   srun: error: n07: tasks 1-3: Killed
+struct BlamedRank {
+  int rank = -1, exit_code = 0, signal = 0;
+};
+std::optional<BlamedRank> blamed_rank(std::string_view line);
 // The rank that an error begins with: "rank 2 computed wrong gradients".  nullopt: it does not.
 std::optional<int> accused_rank(std::string_view error);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "ashlar/core/error.h"
@@ -42,8 +43,8 @@ const char* name_of(LaunchPhase phase) {
 }
 
 Policy::Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps,
-               const PolicyState& state)
-    : limits_(limits), attempt_(first_attempt - 1), state_(state) {
+               const PolicyState& state, bool spares)
+    : limits_(limits), spares_(spares), attempt_(first_attempt - 1), state_(state) {
   note_progress(steps);
 }
 
@@ -56,6 +57,14 @@ std::vector<LaunchAction> Policy::on(const PolicyEvent& event, double now) {
   }
   if (event.kind == EventKind::kAskedToStop) {
     ask_to_stop(actions);
+    return actions;
+  }
+  if (event.kind == EventKind::kTooFewNodes && phase_ == LaunchPhase::kForm) {
+    stop(kSpentExitCode, event.evidence.text, actions);
+    return actions;
+  }
+  if (event.kind == EventKind::kTookOver) {
+    take_over(event, now, actions);
     return actions;
   }
   if (event.attempt != attempt_ || phase_ == LaunchPhase::kForm) return actions;
@@ -78,6 +87,8 @@ std::vector<LaunchAction> Policy::on(const PolicyEvent& event, double now) {
       break;
     case EventKind::kTick:
     case EventKind::kAskedToStop:
+    case EventKind::kTooFewNodes:
+    case EventKind::kTookOver:
       break;
   }
   return actions;
@@ -148,6 +159,14 @@ void Policy::fence(double now, Actions& actions) {
   phase_ = LaunchPhase::kFence;
   since_ = now;
   actions.push_back({.kind = ActionKind::kFence, .attempt = attempt_});
+}
+
+// The attempt of the lost leader ended with it.
+void Policy::take_over(const PolicyEvent& event, double now, Actions& actions) {
+  cause_ = classify(std::span(&event.evidence, 1));
+  ++state_.num_faults;
+  actions.push_back({.kind = ActionKind::kReport, .attempt = attempt_});
+  decide(event, now, actions);
 }
 
 void Policy::decide(const PolicyEvent& fenced, double now, Actions& actions) {
@@ -232,7 +251,8 @@ std::optional<LaunchAction> Policy::reason_to_stop(double now) const {
   const Remedy& remedy = cause_->remedy;
   const char* fault = name_of(cause_->fault);
   if (cause_->fault == FaultClass::kPreempted) return stopping(cause_->exit_code, "");
-  if (!remedy.restart)
+  const bool other_machine = spares_ && cause_->fault == FaultClass::kHardware;
+  if (!remedy.restart && !other_machine)
     return stopping(cause_->exit_code,
                     fmt::format("{}: {}; no restart mends it", fault, cause_->text));
   if (remedy.most_in_a_row > 0 && int(repeats_at_end(state_.faults)) > remedy.most_in_a_row)

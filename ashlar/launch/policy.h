@@ -62,12 +62,14 @@ enum class EventKind : uint8_t {
   kSeen,         // something that may be the cause of its end
   kEnded,        // its first process ended: evidence is kExit or kSignal
   kFenced,       // none of its processes is left
+  kTooFewNodes,  // evidence: what a start has waited for in vain
+  kTookOver,     // before the first tick: evidence of the loss of the leader before this one
 };
 struct PolicyEvent {
   EventKind kind = EventKind::kTick;
   int attempt = 0;  // of kFirstStep and later kinds; those of another attempt are passed over
   Evidence evidence = {};
-  CommittedSteps steps = {};               // of kFenced
+  CommittedSteps steps = {};               // of kFenced and kTookOver
   std::optional<BadSteps> bad_steps = {};  // of kFenced after a numeric fault
 };
 
@@ -92,9 +94,9 @@ struct LaunchAction {
 class Policy {
  public:
   // first_attempt: its number.  steps: those of earlier launches.  state: what an earlier launcher
-  // left; it counts on.
+  // left; it counts on.  spares: a restart may leave a machine out.
   Policy(const LaunchSpec& limits, int first_attempt, CommittedSteps steps,
-         const PolicyState& state = {});
+         const PolicyState& state = {}, bool spares = false);
 
   std::vector<LaunchAction> on(const PolicyEvent& event, double now);
 
@@ -112,6 +114,7 @@ class Policy {
   void see(const Evidence& evidence, double now, Actions& actions);
   void judge(double now, Actions& actions);
   void fence(double now, Actions& actions);
+  void take_over(const PolicyEvent& event, double now, Actions& actions);
   void decide(const PolicyEvent& fenced, double now, Actions& actions);
   void answer_numeric(const PolicyEvent& fenced);
   bool note_progress(CommittedSteps steps);
@@ -123,6 +126,7 @@ class Policy {
   bool attempt_lives() const;
 
   LaunchSpec limits_;
+  bool spares_;
   LaunchPhase phase_ = LaunchPhase::kForm;
   double since_ = 0, start_at_ = 0;
   int attempt_;

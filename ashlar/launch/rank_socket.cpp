@@ -27,9 +27,10 @@ std::string receive_line(int fd) {
 
 }  // namespace
 
-RankSocket::RankSocket() {
+RankSocket::RankSocket(const std::string& name) : name_(name) {
   std::random_device random;
-  name_ = fmt::format("@ashlar-launch-{}-{:08x}{:08x}", getpid(), random(), random());
+  if (name_.empty())
+    name_ = fmt::format("@ashlar-launch-{}-{:08x}{:08x}", getpid(), random(), random());
   const sockaddr_un address = *agent_address(name_);
   fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const bool listens =
@@ -38,6 +39,9 @@ RankSocket::RankSocket() {
   if (listens) return;
   const int error = errno;
   if (fd_ >= 0) close(fd_);
+  ASHLAR_REQUIRE(error != EADDRINUSE, kLaunch,
+                 "this machine has a launcher of this run directory already; stop it, or choose "
+                 "another train.run_dir");
   ASHLAR_FAIL(kLaunch, "no Unix socket for the ranks can be made: {}", strerror(error));
 }
 

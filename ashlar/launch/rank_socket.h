@@ -20,7 +20,8 @@ struct JoinedRank {
 
 class RankSocket {
  public:
-  RankSocket();  // kLaunch if no socket can be made
+  // name: "@NAME"; "": a new one.  kLaunch if no socket can be made, or another process has it.
+  explicit RankSocket(const std::string& name = "");
   ~RankSocket();
   RankSocket(const RankSocket&) = delete;
   RankSocket& operator=(const RankSocket&) = delete;

@@ -100,14 +100,25 @@ void Watch::begin(double now) {
 }
 
 Watch::Sight Watch::look(const std::map<int, pid_t>& ranks, double now) {
+  return judge(find(ranks, now), now);
+}
+
+Watch::Finds Watch::find(const std::map<int, pid_t>& ranks, double now) {
   if (now - std::exchange(looked_, now) > kLongGap_s) {
     resumed_ns_ = pulse_now_ns();
     suspended_since_.clear();
   }
-  Sight sight;
-  sight.pages = pages_of(ranks);
-  sight.fault = find_suspended(ranks, now);
-  const std::optional<Evidence> silence = find_silence(sight, now);
+  Finds finds{.pages = pages_of(ranks), .suspended = find_suspended(ranks, now), .local = true};
+  for (const auto& [rank, page] : finds.pages) {
+    if (is_at_files(page.place)) finds.bytes += bytes_moved(page.process);
+    if (const auto stat = stat_of_process(page.process)) finds.states[rank] = stat->state;
+  }
+  return finds;
+}
+
+Watch::Sight Watch::judge(Finds finds, double now) {
+  const std::optional<Evidence> silence = find_silence(finds, now);
+  Sight sight{.pages = std::move(finds.pages), .fault = std::move(finds.suspended)};
   sight.silence_s = double(pulse_now_ns() - std::max(moved_ns_, resumed_ns_)) * 1e-9;
   if (!sight.fault) sight.fault = silence;
   return sight;
@@ -129,16 +140,15 @@ std::map<int, PulsePage> Watch::pages_of(const std::map<int, pid_t>& ranks) {
 }
 
 // When any rank last gave a sign of life that counts at its place.
-int64_t Watch::last_sign_ns(const std::map<int, PulsePage>& pages) {
-  int64_t sign_ns = 0, bytes = 0;
+int64_t Watch::last_sign_ns(const Finds& finds) {
+  int64_t sign_ns = 0;
   bool at_files = false;
-  for (const auto& [rank, page] : pages) {
+  for (const auto& [rank, page] : finds.pages) {
     const bool files = is_at_files(page.place);
     sign_ns = std::max(sign_ns, files ? page.changed_ns : page.moved_ns());
     at_files = at_files || files;
-    if (files) bytes += bytes_moved(page.process);
   }
-  if (at_files && bytes != std::exchange(moved_bytes_, bytes)) sign_ns = pulse_now_ns();
+  if (at_files && finds.bytes != std::exchange(moved_bytes_, finds.bytes)) sign_ns = pulse_now_ns();
   return sign_ns;
 }
 
@@ -176,38 +186,41 @@ double Watch::starved_s(const std::map<int, PulsePage>& pages) {
   return double(most_ns) * 1e-9;
 }
 
-std::optional<Evidence> Watch::find_silence(const Sight& sight, double now) {
-  if (sight.pages.empty()) {
+std::optional<Evidence> Watch::find_silence(const Finds& finds, double now) {
+  if (finds.pages.empty()) {
     if (now - heard_ < kMost_s) return std::nullopt;
     return Evidence{
         EvidenceKind::kSilent, -1, 0,
         fmt::format("no rank has a pulse, nor has printed a line for {:.0f} s", now - heard_)};
   }
-  const int64_t sign_ns = last_sign_ns(sight.pages);
+  const int64_t sign_ns = last_sign_ns(finds);
   if (sign_ns > moved_ns_) {
     if (moved_ns_ > 0) limit_.add(place_, double(sign_ns - moved_ns_) * 1e-9);
     moved_ns_ = sign_ns;
     queued_.clear();
     const auto latest = std::ranges::max_element(
-        sight.pages, {}, [](const auto& page) { return page.second.changed_ns; });
+        finds.pages, {}, [](const auto& page) { return page.second.changed_ns; });
     place_ = latest->second.place;
     return std::nullopt;
   }
   const bool stepped =
-      std::ranges::all_of(sight.pages, [](const auto& page) { return page.second.steps_here > 0; });
+      std::ranges::all_of(finds.pages, [](const auto& page) { return page.second.steps_here > 0; });
   const int64_t now_ns = pulse_now_ns();
   const double silence_s = double(now_ns - std::max(moved_ns_, resumed_ns_)) * 1e-9;
   const auto at_files = std::ranges::find_if(
-      sight.pages, [](const auto& page) { return is_at_files(page.second.place); });
-  const PulsePlace place = at_files == sight.pages.end() ? place_ : at_files->second.place;
-  const double starved = starved_s(sight.pages);
+      finds.pages, [](const auto& page) { return is_at_files(page.second.place); });
+  const PulsePlace place = at_files == finds.pages.end() ? place_ : at_files->second.place;
+  const double starved = finds.local ? starved_s(finds.pages) : 0;
   if (silence_s - (silence_s < kMost_s ? starved : 0) < limit_.limit_s(place, stepped))
     return std::nullopt;
-  const PulseHang hang = find_hang(sight.pages);
+  const PulseHang hang = find_hang(finds.pages);
   const int rank = hang.ranks.empty() ? -1 : hang.ranks.front();
-  std::string text = describe(hang, sight.pages, now_ns);
+  std::string text = describe(hang, finds.pages, now_ns);
   for (size_t i = 0; i < std::min(hang.ranks.size(), kMostSuspects); ++i)
-    text += "; " + describe_suspect(sight.pages.at(hang.ranks[i]), run_directory_);
+    if (finds.local)
+      text += "; " + describe_suspect(finds.pages.at(hang.ranks[i]), run_directory_);
+    else if (const auto state = finds.states.find(hang.ranks[i]); state != finds.states.end())
+      text += fmt::format("; rank {} is in state {}", hang.ranks[i], state->second);
   return Evidence{kind_of(hang.kind), rank, 0, text};
 }
 

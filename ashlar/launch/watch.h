@@ -66,12 +66,22 @@ class Watch {
     double silence_s = 0;  // of all pages
   };
   Sight look(const std::map<int, pid_t>& ranks, double now);
+  // The result of a look at ranks, of one machine or of several, before it is judged.
+  struct Finds {
+    std::map<int, PulsePage> pages = {};
+    std::optional<Evidence> suspended = {};
+    int64_t bytes = 0;                // that ranks at files have moved so far
+    std::map<int, char> states = {};  // of their processes (ProcessStat)
+    bool local = false;               // whether they are processes of this machine, to be looked at
+  };
+  Finds find(const std::map<int, pid_t>& ranks, double now);  // on this machine
+  Sight judge(Finds finds, double now);
 
  private:
   std::optional<Evidence> find_suspended(const std::map<int, pid_t>& ranks, double now);
   std::map<int, PulsePage> pages_of(const std::map<int, pid_t>& ranks);
-  int64_t last_sign_ns(const std::map<int, PulsePage>& pages);
-  std::optional<Evidence> find_silence(const Sight& sight, double now);
+  int64_t last_sign_ns(const Finds& finds);
+  std::optional<Evidence> find_silence(const Finds& finds, double now);
   double starved_s(const std::map<int, PulsePage>& pages);
 
   const std::string run_directory_;

@@ -297,6 +297,9 @@ Rows launch() {
            "lower rate"),
       number("launch.lr_factor", l, &L::lr_factor, {.min = 0, .max = 1, .min_excluded = true},
              "factor of the learning rate each time that lower_lr lowers it"),
+      number("launch.wait_nodes_s", l, &L::wait_nodes_s, kPositive,
+             "seconds for which a launch of several machines waits for the nodes of an attempt "
+             "before it gives up"),
       key("launch.notify", KeyType::kTexts, l, &L::notify,
           "program and arguments that get every event of the launcher as JSON on stdin; empty: "
           "none"),

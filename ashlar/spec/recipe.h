@@ -193,6 +193,7 @@ struct LaunchSpec {
   double hang_s = 10;              // the least silence of all ranks that counts as a hang
   NumericAnswer on_numeric = NumericAnswer::kStop;
   double lr_factor = 0.5;                // of kLowerLr
+  double wait_nodes_s = 600;             // for the nodes of an attempt; then it gives up
   std::vector<std::string> notify = {};  // a program and its arguments, told of every event
   friend bool operator==(const LaunchSpec&, const LaunchSpec&) = default;
 };

@@ -14,8 +14,8 @@
 namespace ashlar::launch {
 namespace {
 
-AttemptCommand shell(const std::string& script, bool tagged = false) {
-  return {{"/bin/sh", "-c", script}, tagged, {}};
+AttemptCommand shell(const std::string& script, StarterKind starter = StarterKind::kThreads) {
+  return {{"/bin/sh", "-c", script}, starter, {}};
 }
 
 // All that an attempt says until it ends, or until `enough`.
@@ -48,7 +48,7 @@ bool lives(pid_t pid) {
 
 TEST(Attempt, EndsWithACodeAndTheLastError) {
   RankSocket socket;
-  Attempt attempt(shell("echo one; echo 'ashlar: text.bin: too short' >&2; exit 24"), socket);
+  LocalAttempt attempt(shell("echo one; echo 'ashlar: text.bin: too short' >&2; exit 24"), socket);
   const Attempt::News news = follow(attempt);
   ASSERT_TRUE(news.ended);
   EXPECT_EQ(news.ended->kind, EvidenceKind::kExit);
@@ -60,7 +60,7 @@ TEST(Attempt, EndsWithACodeAndTheLastError) {
 
 TEST(Attempt, EndsByASignal) {
   RankSocket socket;
-  Attempt attempt(shell("kill -9 $$"), socket);
+  LocalAttempt attempt(shell("kill -9 $$"), socket);
   const Attempt::News news = follow(attempt);
   ASSERT_TRUE(news.ended);
   EXPECT_EQ(news.ended->kind, EvidenceKind::kSignal);
@@ -70,11 +70,11 @@ TEST(Attempt, EndsByASignal) {
 // The words are those of Open MPI 4.1.
 TEST(Attempt, KnowsTheRankThatMpirunBlames) {
   RankSocket socket;
-  Attempt attempt(
+  LocalAttempt attempt(
       shell("echo '[1,0]<stderr>:ashlar: TERM: saves'\n"
             "echo 'mpirun noticed that process rank 3 with PID 0 on node n exited on signal 9.'\n"
             "exit 137",
-            true),
+            StarterKind::kMpirun),
       socket);
   const Attempt::News news = follow(attempt);
   ASSERT_TRUE(news.ended);
@@ -95,13 +95,13 @@ TEST(Attempt, NamesTheRankWhoseBitsAreWrong) {
         Case{"ranks 2, 3 compute different gradients", 29, -1},
         Case{"no thread can be started", 29, 0}, Case{"rank 2 did not come", 30, 0}}) {
     RankSocket socket;
-    Attempt attempt(
+    LocalAttempt attempt(
         shell("echo '[1,0]<stderr>:ashlar: " + error +
                   "'\n"
                   "echo 'mpirun noticed that process rank 0 with PID 0 on node n exited'\n"
                   "exit " +
                   std::to_string(code),
-              true),
+              StarterKind::kMpirun),
         socket);
     const Attempt::News news = follow(attempt);
     ASSERT_TRUE(news.ended);
@@ -109,9 +109,30 @@ TEST(Attempt, NamesTheRankWhoseBitsAreWrong) {
   }
 }
 
+// The words are those of Slurm 22.05.  The second task ended because the first one did.
+TEST(Attempt, KnowsTheRankThatEndedFirstUnderSrun) {
+  RankSocket socket;
+  LocalAttempt attempt(shell("echo '1: ashlar: text.bin: too short'\n"
+                             "echo 'srun: error: v2: task 1: Exited with exit code 24'\n"
+                             "echo 'srun: error: v1: tasks 0,2: Killed'\n"
+                             "exit 137",
+                             StarterKind::kSrun),
+                       socket);
+  const Attempt::News news = follow(attempt);
+  ASSERT_TRUE(news.ended);
+  EXPECT_EQ(news.ended->kind, EvidenceKind::kExit);
+  EXPECT_EQ(news.ended->value, 24);
+  EXPECT_EQ(news.ended->rank, 1);
+  EXPECT_EQ(news.ended->text, "text.bin: too short");
+  const std::optional<BlamedRank> killed = blamed_rank("srun: error: v1: tasks 2-3: Killed");
+  ASSERT_TRUE(killed);
+  EXPECT_EQ(killed->rank, 2);
+  EXPECT_EQ(killed->signal, SIGKILL);
+}
+
 TEST(Attempt, SaysWhyAProgramCannotBeStarted) {
   RankSocket socket;
-  Attempt attempt({{"/no/such/program"}, false, {}}, socket);
+  LocalAttempt attempt({{"/no/such/program"}, StarterKind::kThreads, {}}, socket);
   const Attempt::News news = follow(attempt);
   ASSERT_TRUE(news.ended);
   EXPECT_EQ(news.ended->value, 127);
@@ -121,7 +142,8 @@ TEST(Attempt, SaysWhyAProgramCannotBeStarted) {
 // Also processes whose parents have died, and those that pass over SIGTERM.
 TEST(Attempt, FenceLeavesNothingBehind) {
   RankSocket socket;
-  Attempt attempt(shell("trap '' TERM; (sleep 100 & echo $!); sleep 100 & echo $!; wait"), socket);
+  LocalAttempt attempt(shell("trap '' TERM; (sleep 100 & echo $!); sleep 100 & echo $!; wait"),
+                       socket);
   const Attempt::News news =
       follow(attempt, [](const auto& seen) { return seen.lines.size() == 2; });
   ASSERT_EQ(news.lines.size(), 2u);
@@ -142,7 +164,7 @@ TEST(Attempt, HidesTheLaunchersOwnJob) {
   setenv("MORE", "of an outer launcher", 1);
   AttemptCommand command = shell("echo \"$OMPI_COMM_WORLD_SIZE,$MORE\"");
   command.variables = {"MORE=more"};
-  Attempt attempt(command, socket);
+  LocalAttempt attempt(command, socket);
   unsetenv("OMPI_COMM_WORLD_SIZE");
   unsetenv("MORE");
   const Attempt::News news = follow(attempt);
@@ -163,10 +185,10 @@ TEST(Attempt, WatchesARankThatHasJoined) {
                                  " --gtest_also_run_disabled_tests "
                                  "--gtest_filter=AttemptChild.* >/dev/null; sleep 100");
   command.variables = {std::string(kAgentVariable) + "=" + socket.name()};
-  Attempt attempt(command, socket);
+  LocalAttempt attempt(command, socket);
   Attempt::News news = follow(attempt, [](const auto& seen) { return !seen.joined.empty(); });
   ASSERT_EQ(news.joined, std::vector<int>{2});
-  EXPECT_EQ(attempt.host(), "host");
+  EXPECT_EQ(attempt.host_of(2), "host");
   const pid_t pid = attempt.ranks().at(2);
   ASSERT_TRUE(lives(pid));
   kill(pid, SIGKILL);
@@ -179,10 +201,12 @@ TEST(Attempt, WatchesARankThatHasJoined) {
 
 TEST(RankSocket, PassesOverStrangers) {
   EXPECT_THROW(parse_hello("GET / HTTP/1.1"), Error);
-  EXPECT_THROW(parse_hello("rank 3 of 2, started 5, on n07\n"), Error);
-  const AgentHello hello = parse_hello(to_line({3, 8, 4711, "n07"}));
+  EXPECT_THROW(parse_hello("rank 3 of 2, attempt 1 of epoch 0, started 5, on n07\n"), Error);
+  const AgentHello hello = parse_hello(to_line({3, 8, 2, 1, 4711, "n07"}));
   EXPECT_EQ(hello.rank, 3);
   EXPECT_EQ(hello.num_ranks, 8);
+  EXPECT_EQ(hello.attempt, 2);
+  EXPECT_EQ(hello.epoch, 1);
   EXPECT_EQ(hello.start_ticks, 4711u);
   EXPECT_EQ(hello.host, "n07");
   EXPECT_FALSE(agent_address("/tmp/agent"));
@@ -194,8 +218,11 @@ TEST(OutputLines, BelongToRanks) {
   EXPECT_EQ(parse_tagged("[1,12]<stderr>:step 3").rank, 12);
   EXPECT_EQ(parse_tagged("[1,12]<stdout>:step 3").text, "step 3");
   EXPECT_EQ(parse_tagged("[n07:4711] something").rank, -1);
-  EXPECT_EQ(blamed_rank("  Process name: [[25486,1],1]"), 1);
-  EXPECT_EQ(blamed_rank("  Exit code:    2"), std::nullopt);
+  EXPECT_EQ(blamed_rank("  Process name: [[25486,1],1]")->rank, 1);
+  EXPECT_FALSE(blamed_rank("  Exit code:    2"));
+  EXPECT_EQ(parse_labelled(" 3: step 3: done").rank, 3);
+  EXPECT_EQ(parse_labelled(" 3: step 3: done").text, "step 3: done");
+  EXPECT_EQ(parse_labelled("srun: Job step created").rank, -1);
 }
 
 TEST(OutputLines, AreCutFromTheStream) {

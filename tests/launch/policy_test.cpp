@@ -406,5 +406,31 @@ TEST(Policy, SurvivesAMillionRandomEvents) {
   simulate(2, 1'000'000);
 }
 
+// Every leader is a Policy that counts on from the one before.
+TEST(Policy, ALostLeaderIsARestart) {
+  LaunchSpec limits;
+  limits.restarts = 2;
+  PolicyState state;
+  for (int lost = 1; lost <= 3; ++lost) {
+    Policy policy(limits, lost + 1, {20, 10}, state);
+    const auto actions = policy.on({.kind = EventKind::kTookOver,
+                                    .evidence = {EvidenceKind::kNodeLost, -1, 0, "it is gone"},
+                                    .steps = {20, 10}},
+                                   100.0 * lost);
+    ASSERT_EQ(actions.size(), 2u);
+    EXPECT_EQ(actions[0].kind, ActionKind::kReport);
+    EXPECT_EQ(policy.cause().fault, FaultClass::kNodeLost);
+    EXPECT_EQ(actions[1].kind, lost < 3 ? ActionKind::kDecide : ActionKind::kStop);
+    EXPECT_EQ(actions[1].exit_code, lost < 3 ? 0 : kSpentExitCode);
+    if (lost == 1) {
+      const auto start = policy.on({EventKind::kTick}, 100.0);
+      ASSERT_EQ(start.size(), 1u);
+      EXPECT_EQ(start[0].attempt, 2) << "at once";
+      EXPECT_EQ(policy.faults(), 1);
+    }
+    state = policy.state();
+  }
+}
+
 }  // namespace
 }  // namespace ashlar::launch

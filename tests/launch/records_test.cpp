@@ -65,7 +65,7 @@ TEST(EventLog, WritesRowsThatProgramsRead) {
   const std::vector<Evidence> evidence{{EvidenceKind::kGone, 1, 0, "process 7 of rank 1 is gone"},
                                        {EvidenceKind::kSignal, 1, 9, "ended by signal 9"}};
   {
-    EventLog events(*files, "events.jsonl", nobody, log);
+    EventLog events(*files, "events.jsonl", 1, nobody, log);
     events.add("start", 1, Ordered::object());
     Ordered members = members_of(classify(evidence));
     members["detect_s"] = 0.1;
@@ -74,7 +74,7 @@ TEST(EventLog, WritesRowsThatProgramsRead) {
   const auto torn = files->append("events.jsonl");
   const std::string half = "{\"v\":1,\"t\":17";
   torn->write_at(std::as_bytes(std::span(half)), torn->size());
-  EventLog(*files, "events.jsonl", nobody, log).add("start", 2, Ordered::object());
+  EventLog(*files, "events.jsonl", 1, nobody, log).add("start", 2, Ordered::object());
   std::istringstream text(read_text(*files, "events.jsonl"));
   std::vector<Json> rows;
   for (std::string line; std::getline(text, line);)

@@ -1,0 +1,33 @@
+// The machines of a launch, as the launcher that leads them sees them (leader.h).  A launcher
+// without a fleet has all ranks on its own machine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ashlar/launch/attempt.h"
+
+namespace ashlar::launch {
+
+class Fleet {
+ public:
+  virtual ~Fleet() = default;
+
+  virtual int64_t epoch() const = 0;  // of this leader
+  // Hears the agents and renews the lead, several times a second.  False: this process leads no
+  // more, and must neither start nor write anything.
+  virtual bool lead(double now) = 0;
+  // Says which leader of this job left the run to this one without an end; "": none.
+  virtual std::string lost_leader() = 0;
+  virtual bool asked_to_stop() const = 0;  // a signal came to an agent
+  // Says what an attempt lacks to start; "": nothing.
+  virtual std::string missing(double now) = 0;
+  virtual std::unique_ptr<Attempt> start(const AttemptCommand& command, int attempt,
+                                         RankSocket& socket) = 0;
+  // Draws from a cause what it says about a node.  Returns a line for people; "": nothing.
+  virtual std::string judge(const Cause& cause, double now) = 0;
+  virtual void end(int exit_code) = 0;  // the run is over: all agents end with this code
+};
+
+}  // namespace ashlar::launch

@@ -1,0 +1,319 @@
+#include "ashlar/launch/leader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ashlar/core/agent.h"
+#include "ashlar/core/error.h"
+#include "ashlar/launch/launch_files.h"
+#include "ashlar/launch/moments.h"
+
+namespace ashlar::launch {
+namespace {
+
+constexpr double kRenewEvery_s = 1, kRecent_s = 60;
+constexpr double kAbsent_s = 2;  // between two turns: this process did not run
+
+Quarantine read_quarantine(FileSystem& files, const std::string& path, Log& log) {
+  if (!files.stat(path)) return {};
+  try {
+    return Quarantine::from_json(parse_json(read_text(files, path), path, ErrorKind::kCorrupt));
+  } catch (const std::exception& error) {
+    log.warn("{} is passed over: {}", path, error.what());
+    return {};
+  }
+}
+
+// The starter is a child of this process, and its ranks are on other machines.
+class FleetAttempt : public Attempt {
+ public:
+  FleetAttempt(Leader& leader, const AttemptCommand& command, RankSocket& socket)
+      : leader_(leader), starter_(command, socket) {}
+
+  News wait(double seconds) override {
+    constexpr double kTurn_s = 0.05;  // the agents are heard between two of them
+    News news = starter_.wait(std::min(seconds, kTurn_s));
+    leader_.take_news(news);
+    return news;
+  }
+  Watch::Sight look(Watch& watch, double now) override { return leader_.look(watch, now); }
+  void terminate() override { leader_.ask_ranks_to_stop(); }
+  bool fence() override {
+    const bool gone = leader_.ranks_are_gone();
+    return starter_.fence() && gone;
+  }
+  int64_t memory_kills() const override { return leader_.memory_kills(); }
+  std::string host_of(int rank) const override { return leader_.node_of(rank); }
+
+ private:
+  Leader& leader_;
+  LocalAttempt starter_;
+};
+
+}  // namespace
+
+Leader::Leader(const FleetSpec& spec, FileSystem& files, Log& log)
+    : spec_(spec),
+      files_(files),
+      log_(log),
+      epochs_(files, spec.directory),
+      tenure_(spec.epoch),
+      star_(control::Listener(control::Reach::kNetwork, spec.interface_name),
+            epochs_.key_of(spec.epoch)),
+      quarantine_(read_quarantine(files, join(spec.directory, "quarantine.json"), log)),
+      now_(now_s()),
+      written_s_(now_),
+      attempt_(next_attempt(files, join(spec.directory, "ranks")) - 1) {
+  order_.fence = attempt_;  // of earlier leaders
+  epochs_.beat(spec.epoch);
+  epochs_.publish(spec.epoch, star_.address());
+  log_.info("leads the launch, epoch {}", spec.epoch);
+}
+
+bool Leader::lead(double now) {
+  // While this process did not run, as when the shared file system stood, nobody could be heard.
+  if (const double absent_s = now - std::exchange(now_, now); absent_s > kAbsent_s)
+    for (auto& [number, agent] : agents_) agent.heard_s += absent_s;
+  star_.serve(kReportFrame, [&](int number, auto body) { take_report(number, body); });
+  if (now - renewed_s_ >= kRenewEvery_s) {
+    renewed_s_ = now;
+    renew();
+    give_orders();
+  }
+  const auto heard_within = [&](double seconds) {
+    return int(std::ranges::count_if(
+        agents_, [&](const auto& agent) { return now - agent.second.heard_s < seconds; }));
+  };
+  return tenure_.holds({newest_, written_s_, heard_within(kLost_s), heard_within(kRecent_s)}, now);
+}
+
+// Until it succeeds again; Tenure says for how long it may fail.
+void Leader::renew() {
+  try {
+    newest_ = epochs_.newest();
+    epochs_.beat(spec_.epoch);
+    written_s_ = now_;
+  } catch (const Error& error) {
+    log_.warn("the lead of epoch {} is not renewed: {}", spec_.epoch, error.what());
+  }
+}
+
+void Leader::take_report(int number, std::span<const std::byte> body) {
+  Agent& agent = agents_[number];
+  if (!is_heard(agent)) renewed_s_ = 0;  // it gets its orders at once
+  agent.report = parse_report(body);
+  agent.heard_s = now_;
+  for (auto& [rank, page] : agent.report.pages) move_to_here(agent, page);
+  for (const AgentReport::Rank& rank : agent.report.ranks)
+    if (rank.attempt == attempt_) ranks_.emplace(rank.rank, agent.report.node);
+}
+
+void Leader::give_orders() {
+  AgentOrder order = order_;
+  for (const auto& [number, agent] : agents_) {
+    star_.send(number, kOrderFrame, to_bytes(order));
+    if (is_heard(agent)) ++order.place;
+  }
+  star_.serve(kReportFrame, [&](int number, auto body) { take_report(number, body); });
+}
+
+std::string Leader::lost_leader() {
+  const int64_t before = spec_.epoch - 1;
+  if (before == 0 || epochs_.job_of(before) != spec_.job || epochs_.end_of(before)) return "";
+  const std::optional<std::string> address = epochs_.address_of(before);
+  const std::string host = address ? control::parse_address(*address).host_name() : "unknown";
+  return fmt::format("the leader of epoch {} is gone, on node {}", before, host);
+}
+
+bool Leader::asked_to_stop() const {
+  return std::ranges::any_of(agents_,
+                             [](const auto& agent) { return agent.second.report.asked_to_stop; });
+}
+
+// Nodes that are heard, free of older ranks and not in quarantine; and, if these are too few, those
+// in it that may still do.
+std::vector<std::string> Leader::fit_nodes() const {
+  std::vector<std::string> fit, held;
+  for (const auto& [number, agent] : agents_) {
+    const std::string& node = agent.report.node;
+    if (!is_heard(agent) || agent.report.fenced < order_.fence) continue;
+    if (!quarantine_.holds(node, unix_now_s()))
+      fit.push_back(node);
+    else if (!quarantine_.is_broken(node, unix_now_s()))
+      held.push_back(node);
+  }
+  const size_t lacking = size_t(std::max(0, spec_.num_nodes - int(fit.size())));
+  fit.insert(fit.end(), held.begin(),
+             held.begin() + std::ptrdiff_t(std::min(lacking, held.size())));
+  return fit;
+}
+
+std::string Leader::missing(double now) {
+  now_ = now;
+  const std::vector<std::string> fit = fit_nodes();
+  if (int(fit.size()) >= spec_.num_nodes) return "";
+  return fmt::format("{} of {} nodes are ready ({})", fit.size(), spec_.num_nodes,
+                     fmt::join(fit, ", "));
+}
+
+std::unique_ptr<Attempt> Leader::start(const AttemptCommand& command, int attempt,
+                                       RankSocket& socket) {
+  ASHLAR_REQUIRE(is_newest(), kLaunch, "another launcher leads the run");
+  nodes_ = choose_nodes(fit_nodes(), nodes_, size_t(spec_.num_nodes));
+  ASHLAR_REQUIRE(!nodes_.empty(), kLaunch, "too few nodes are ready for attempt {}", attempt);
+  files_.make_directories(fmt::format("{}/ranks/{}", spec_.directory, attempt));
+  attempt_ = attempt;
+  ranks_.clear();
+  gone_.clear();
+  told_lost_ = false;
+  order_.stop = 0;
+  AttemptCommand whole = command;
+  whole.starter = StarterKind::kSrun;
+  whole.words = spec_.starter(nodes_);
+  whole.words.insert(whole.words.end(), command.words.begin(), command.words.end());
+  whole.variables.insert(whole.variables.end(), spec_.variables.begin(), spec_.variables.end());
+  whole.variables.push_back(fmt::format("{}={}", kAgentVariable, epochs_.agent_socket()));
+  whole.variables.push_back(fmt::format("{}={}", kEpochVariable, spec_.epoch));
+  log_.info("attempt {} on {}", attempt, fmt::join(nodes_, ", "));
+  return std::make_unique<FleetAttempt>(*this, whole, socket);
+}
+
+bool Leader::is_in_attempt(const Agent& agent) const {
+  return std::ranges::find(nodes_, agent.report.node) != nodes_.end();
+}
+
+// Adds the ranks that have ended, as the agents see it, and the nodes that are lost.
+void Leader::take_news(Attempt::News& news) {
+  for (const auto& [number, agent] : agents_) {
+    if (!is_in_attempt(agent)) continue;
+    if (!is_heard(agent) && !std::exchange(told_lost_, true))
+      news.gone.insert(news.gone.begin(),
+                       {EvidenceKind::kNodeLost, -1, 0,
+                        fmt::format("node {} is lost: no word of its agent for {:.0f} s",
+                                    agent.report.node, now_ - agent.heard_s)});
+    if (!is_heard(agent)) continue;
+    for (const auto& [rank, node] : ranks_) {
+      if (node != agent.report.node || std::ranges::find(gone_, rank) != gone_.end()) continue;
+      const bool lives = std::ranges::any_of(agent.report.ranks, [&](const auto& known) {
+        return known.rank == rank && known.attempt == attempt_;
+      });
+      if (lives) continue;
+      gone_.push_back(rank);
+      news.gone.push_back({EvidenceKind::kGone, rank, 0,
+                           fmt::format("the process of rank {} on {} is gone", rank, node)});
+    }
+  }
+}
+
+Watch::Sight Leader::look(Watch& watch, double now) {
+  Watch::Finds finds;
+  for (const auto& [number, agent] : agents_) {
+    for (const auto& [rank, page] : agent.report.pages)
+      if (page.attempt == attempt_) finds.pages.emplace(rank, page);
+    for (const AgentReport::Rank& rank : agent.report.ranks) {
+      if (rank.attempt != attempt_) continue;
+      finds.states[rank.rank] = rank.state;
+      if (!rank.trouble.empty())
+        finds.suspended = {EvidenceKind::kSuspended, rank.rank, 0, rank.trouble};
+    }
+    if (is_in_attempt(agent)) finds.bytes += agent.report.bytes;
+  }
+  return watch.judge(std::move(finds), now);
+}
+
+// Gives the page the times of this machine's clock.
+void Leader::move_to_here(Agent& agent, PulsePage& page) {
+  SeenPage& seen = agent.seen[page.rank];
+  if (seen.moved_ns != page.moved_ns())
+    seen = {page.moved_ns(), pulse_now_ns() - agent.report.now_ns};
+  const auto shift = [&](int64_t& time_ns) {
+    if (time_ns > 0) time_ns += seen.offset_ns;
+  };
+  shift(page.changed_ns);
+  shift(page.waiting_ns);
+  for (PulseOperation& operation : page.operations) {
+    shift(operation.queued_ns);
+    shift(operation.started_ns);
+  }
+}
+
+void Leader::ask_ranks_to_stop() {
+  order_.stop = attempt_;
+  give_orders();
+}
+
+bool Leader::ranks_are_gone() {
+  constexpr double kFencePatience_s = 30;  // then that node is left out, and the lease is the fence
+  if (order_.fence < attempt_) {
+    order_.fence = attempt_;
+    fence_s_ = now_;
+    give_orders();
+  }
+  return std::ranges::all_of(agents_, [&](const auto& agent) {
+    return !is_in_attempt(agent.second) || !is_heard(agent.second) ||
+           agent.second.report.fenced >= attempt_ || now_ - fence_s_ > kFencePatience_s;
+  });
+}
+
+std::string Leader::node_of(int rank) const {
+  const auto known = ranks_.find(rank);
+  return known == ranks_.end() ? "" : known->second;
+}
+
+bool Leader::hears(int agent) const {
+  const auto known = agents_.find(agent);
+  return known != agents_.end() && is_heard(known->second);
+}
+
+std::string Leader::judge(const Cause& cause, double now) {
+  now_ = now;
+  const auto verdict =
+      quarantine_.count(node_of(cause.rank), cause, int(agents_.size()), unix_now_s());
+  if (!verdict) return "";
+  save_quarantine();
+  const double hours = (verdict->until_s - unix_now_s()) / 3600;
+  const std::string term = verdict->until_s > 0 ? fmt::format("for {:.0f} h", hours) : "for good";
+  return fmt::format(
+      "node {0} is in quarantine {1}: {2} (scontrol update nodename={0} state=drain reason='{2}')",
+      verdict->node, term, verdict->cause);
+}
+
+void Leader::save_quarantine() {
+  try {
+    write_text(files_, join(spec_.directory, "quarantine.json"),
+               one_line(quarantine_.to_json()) + "\n");
+  } catch (const Error& error) {
+    log_.warn("the quarantine is not kept for later leaders: {}", error.what());
+  }
+}
+
+// The file is for agents that are not linked now.
+void Leader::end(int exit_code) {
+  if (!is_newest()) return;
+  order_.over = true;
+  order_.exit_code = exit_code;
+  give_orders();
+  try {
+    epochs_.end(spec_.epoch, exit_code);
+  } catch (const Error& error) {
+    log_.warn("agents that are not linked do not hear of the end: {}", error.what());
+  }
+}
+
+bool Leader::is_newest() {
+  newest_ = epochs_.newest();
+  return newest_ <= spec_.epoch;
+}
+
+int64_t Leader::memory_kills() const {
+  int64_t kills = 0;
+  for (const auto& [number, agent] : agents_)
+    if (is_in_attempt(agent)) kills += agent.report.memory_kills;
+  return kills;
+}
+
+}  // namespace ashlar::launch

@@ -1,0 +1,100 @@
+// The leader of a launch on several machines: the Fleet of the Launcher, made of agents that are
+// linked to this process (agent_star.h) and say what their ranks do (agent_messages.h).
+//
+// It starts every attempt by one program (srun), as a LocalAttempt whose ranks are elsewhere.  An
+// attempt is fenced when that program has ended and every agent that is heard says that none of its
+// ranks lives.  Ranks on a node that is not heard may live: the lease of the checkpoints is the
+// fence there, because the next attempt's ranks take it over at once.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/launch/agent_messages.h"
+#include "ashlar/launch/agent_star.h"
+#include "ashlar/launch/epochs.h"
+#include "ashlar/launch/fleet.h"
+#include "ashlar/launch/node_choice.h"
+
+namespace ashlar::launch {
+
+struct FleetSpec {
+  int64_t epoch = 1;
+  int num_nodes = 1;      // of an attempt
+  std::string directory;  // RUN_DIR/launch, which exists
+  std::string job = {};   // by which agents of one start of a job know each other
+  // The words before those of the ranks' own command.
+  std::function<std::vector<std::string>(const std::vector<std::string>& nodes)> starter = {};
+  std::vector<std::string> variables = {};  // NAME=VALUE, for the starter
+  std::string interface_name = {};          // to listen at; "": every one that is up
+};
+
+class Leader : public Fleet {
+ public:
+  static constexpr double kLost_s = 5;  // without a report, after which a node is lost
+  Leader(const FleetSpec& spec, FileSystem& files, Log& log);
+
+  int64_t epoch() const override { return spec_.epoch; }
+  bool lead(double now) override;
+  std::string lost_leader() override;
+  bool asked_to_stop() const override;
+  std::string missing(double now) override;
+  std::unique_ptr<Attempt> start(const AttemptCommand& command, int attempt,
+                                 RankSocket& socket) override;
+  std::string judge(const Cause& cause, double now) override;
+  void end(int exit_code) override;
+
+  // For the attempt that runs.
+  void take_news(Attempt::News& news);
+  Watch::Sight look(Watch& watch, double now);
+  void ask_ranks_to_stop();
+  bool ranks_are_gone();
+  std::string node_of(int rank) const;
+  int64_t memory_kills() const;
+  bool hears(int agent) const;  // by its number
+  bool is_newest();             // no later epoch is there at this moment
+
+ private:
+  // A page stands still on its agent's clock, and so must it here: its offset changes only with it.
+  struct SeenPage {
+    int64_t moved_ns = -1, offset_ns = 0;
+  };
+  struct Agent {
+    AgentReport report;
+    double heard_s = 0;
+    std::map<int, SeenPage> seen = {};
+  };
+  bool is_heard(const Agent& agent) const { return now_ - agent.heard_s < kLost_s; }
+  bool is_in_attempt(const Agent& agent) const;
+  void take_report(int number, std::span<const std::byte> body);
+  void give_orders();
+  void renew();
+  std::vector<std::string> fit_nodes() const;
+  static void move_to_here(Agent& agent, PulsePage& page);
+  void save_quarantine();
+
+  const FleetSpec spec_;
+  FileSystem& files_;
+  Log& log_;
+  EpochFiles epochs_;
+  Tenure tenure_;
+  AgentStar star_;
+  Quarantine quarantine_;
+  std::map<int, Agent> agents_;
+  AgentOrder order_;
+  double now_ = 0, renewed_s_ = 0, written_s_ = 0, fence_s_ = 0;
+  int64_t newest_ = 0;                // epoch
+  int attempt_ = 0;                   // that runs, or ran last
+  std::vector<std::string> nodes_;    // of that attempt
+  std::map<int, std::string> ranks_;  // of that attempt that have joined, with their nodes
+  std::vector<int> gone_;             // of these, that have ended
+  bool told_lost_ = false;            // that attempt has lost a node
+};
+
+}  // namespace ashlar::launch

@@ -1,0 +1,292 @@
+#include "ashlar/launch/node_agent.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ashlar/control/connection.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/core/error.h"
+#include "ashlar/launch/agent_messages.h"
+#include "ashlar/launch/epochs.h"
+#include "ashlar/launch/moments.h"
+#include "ashlar/launch/pid_fd.h"
+#include "ashlar/launch/rank_socket.h"
+#include "ashlar/launch/watch.h"
+
+namespace ashlar::launch {
+namespace {
+
+constexpr double kReportEvery_s = 0.5, kLookEvery_s = 1, kLookAfter_s = 2, kConnectEvery_s = 0.2,
+                 kForlorn_s = 60;
+constexpr int kTurn_ms = 20;
+
+// Signals that ask to stop wait until the agent looks for them; the leader's process takes them as
+// any launcher.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigemptyset(&signals_);
+    for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) sigaddset(&signals_, number);
+    sigprocmask(SIG_BLOCK, &signals_, &before_);
+  }
+  ~HeldSignals() { release(); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  bool came() const {
+    const timespec none{};
+    return sigtimedwait(&signals_, nullptr, &none) > 0;
+  }
+  void release() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t signals_{}, before_{};
+};
+
+class NodeAgent {
+ public:
+  NodeAgent(const AgentSpec& spec, FileSystem& files, Log& log)
+      : spec_(spec),
+        log_(log),
+        directory_(join(spec.run_directory, "launch")),
+        epochs_(files, directory_),
+        socket_(epochs_.agent_socket()),
+        watch_(spec.run_directory, spec.hang_s, log),
+        heard_s_(now_s()) {}
+
+  int run() {
+    while (!result_) look(now_s());
+    kill_all_ranks();
+    end_child();
+    try {
+      remove_pulse(spec_.run_directory);
+    } catch (const Error& error) {
+      log_.warn("the pulse of the ranks is not removed: {}", error.what());
+    }
+    return *result_;
+  }
+
+ private:
+  struct Rank {
+    JoinedRank joined;
+    PidFd process;
+    bool asked_to_stop = false;
+  };
+
+  void look(double now) {
+    pollfd ready[2] = {{socket_.fd(), POLLIN, 0}, {-1, 0, 0}};
+    if (link_) ready[1] = {link_->fd(), link_->events(), 0};
+    poll(ready, 2, kTurn_ms);
+    while (std::optional<JoinedRank> rank = socket_.accept())
+      if (PidFd process(rank->pid, rank->hello.start_ticks); process)
+        ranks_.push_back({*rank, std::move(process)});
+    std::erase_if(ranks_, [](const Rank& rank) { return rank.process.has_ended(); });
+    asked_to_stop_ = asked_to_stop_ || signals_.came();
+    look_at_child();
+    // The shared file system may be slow; the leader that is heard says all that is to be known.
+    const bool alone = epoch_ == 0 || now - heard_s_ >= kLookAfter_s;
+    if (alone && now - looked_s_ >= kLookEvery_s) look_at_epochs(now);
+    serve_link(ready[1].revents, now);
+    if (now - heard_s_ >= kForlorn_s) lose_heart();
+    obey();
+    if (now - reported_s_ >= kReportEvery_s) report(now);
+  }
+
+  bool is_replaced(const Rank& rank) const {
+    return rank.joined.hello.epoch < epoch_ || rank.joined.hello.attempt <= order_.fence;
+  }
+
+  void kill_all_ranks() {
+    for (const Rank& rank : ranks_) rank.process.signal(SIGKILL);
+  }
+
+  void obey() {
+    for (Rank& rank : ranks_)
+      if (is_replaced(rank))
+        rank.process.signal(SIGKILL);
+      else if (rank.joined.hello.attempt == order_.stop && !std::exchange(rank.asked_to_stop, true))
+        rank.process.signal(SIGTERM);
+  }
+
+  // Nobody says whether these ranks may go on.
+  void lose_heart() {
+    if (!ranks_.empty())
+      log_.warn("no leader for {:.0f} s: the ranks of this node are killed", kForlorn_s);
+    kill_all_ranks();
+    if (asked_to_stop_) result_ = int(ErrorKind::kPreempted);
+  }
+
+  void look_at_child() {
+    int status = 0;
+    if (leader_ == 0 || waitpid(leader_, &status, WNOHANG) != leader_) return;
+    leader_ = 0;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kResignedCode;
+    if (code != kResignedCode)
+      result_ = code;
+    else
+      candidacy_.resigned();
+  }
+
+  void look_at_epochs(double now) {
+    looked_s_ = now;
+    try {
+      const int64_t newest = epochs_.newest();
+      const std::optional<int> ended = newest > 0 ? epochs_.end_of(newest) : std::nullopt;
+      if (ended && epochs_.job_of(newest) == spec_.job) {
+        result_ = *ended;
+        return;
+      }
+      if (newest != epoch_ && !ended) follow(newest);
+      const bool stands = candidacy_.may_lead(
+          {newest, newest > 0 ? epochs_.beat_of(newest) : "", ended.has_value(), heard_s_, place_},
+          now);
+      if (stands && leader_ == 0 && !result_ && epochs_.claim(newest + 1, spec_.job))
+        lead(newest + 1);
+    } catch (const Error& error) {
+      if (!std::exchange(warned_, true))
+        log_.warn("the run directory is not seen: {}", error.what());
+    }
+  }
+
+  void follow(int64_t epoch) {
+    epoch_ = epoch;
+    link_.reset();
+    order_ = {};
+  }
+
+  // The child has this process's files and signals, and ends with it.
+  void lead(int64_t epoch) {
+    follow(epoch);
+    heard_s_ = now_s();
+    const pid_t agent = getpid();
+    leader_ = fork();
+    ASHLAR_REQUIRE(leader_ >= 0, kLaunch, "the leader's process cannot be made");
+    if (leader_ > 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != agent) _exit(kResignedCode);
+    signals_.release();
+    _exit(lead_here(epoch));
+  }
+
+  // An error ends the run: it would come to the next leader, too.
+  int lead_here(int64_t epoch) {
+    try {
+      return spec_.lead(epoch);
+    } catch (const Error& error) {
+      log_.warn("the lead of epoch {} ends: {}", epoch, error.what());
+      try {
+        epochs_.end(epoch, int(error.kind()));
+      } catch (const Error&) {  // the run directory itself is the trouble
+      }
+      return int(error.kind());
+    }
+  }
+
+  // The child ends by itself when it has ended the run; otherwise another leader has.
+  void end_child() {
+    constexpr int kPatience_ms = 5000;
+    for (int waited_ms = 0; leader_ > 0; waited_ms += kTurn_ms) {
+      if (waited_ms >= kPatience_ms) kill(leader_, SIGKILL);
+      if (waitpid(leader_, nullptr, WNOHANG) != 0) leader_ = 0;
+      if (leader_ > 0) usleep(kTurn_ms * 1000);
+    }
+  }
+
+  void connect(double now) {
+    tried_s_ = now;
+    const std::optional<std::string> text = epochs_.address_of(epoch_);
+    if (!text) return;
+    const control::Address address = control::parse_address(*text);
+    const std::string& host = address.hosts[size_t(next_host_++) % address.hosts.size()];
+    link_ = std::make_unique<control::Connection>(control::Connection::start(
+        host, address.port,
+        control::Handshake::of_child(epochs_.key_of(epoch_), spec_.number, 0,
+                                     control::random_nonce()),
+        kMaxAgentBody));
+  }
+
+  void serve_link(short found, double now) {
+    try {
+      if (!link_ && epoch_ > 0 && now - tried_s_ >= kConnectEvery_s) return connect(now);
+      if (!link_) return;
+      link_->serve(found, [&](const control::Frame& frame) {
+        if (frame.kind == kOrderFrame) take(parse_order(frame.body), now);
+      });
+      const double silent_s = seconds_since(std::max(link_->last_heard(), link_->begun()));
+      if (silent_s > Candidacy::kUnheard_s) link_.reset();
+    } catch (const Error&) {  // connects again
+      link_.reset();
+      tried_s_ = now;
+    }
+  }
+
+  void take(const AgentOrder& order, double now) {
+    order_ = order;
+    place_ = order.place;
+    heard_s_ = now;
+    reported_s_ = 0;  // the leader waits for the answer
+    if (order.over) result_ = order.exit_code;
+  }
+
+  void report(double now) {
+    if (!link_ || !link_->proved()) return;
+    reported_s_ = now;
+    AgentReport report{.node = spec_.node, .asked_to_stop = asked_to_stop_};
+    std::map<int, pid_t> pids;
+    report.fenced = order_.fence;
+    for (const Rank& rank : ranks_) {
+      const AgentHello& hello = rank.joined.hello;
+      report.fenced = is_replaced(rank) ? -1 : report.fenced;
+      if (hello.epoch != epoch_) continue;
+      report.ranks.push_back({hello.rank, hello.attempt});
+      pids[hello.rank] = rank.joined.pid;  // of the one that came last
+    }
+    Watch::Finds finds = watch_.find(pids, now);
+    for (AgentReport::Rank& rank : report.ranks) {
+      if (const auto state = finds.states.find(rank.rank); state != finds.states.end())
+        rank.state = state->second;
+      if (finds.suspended && finds.suspended->rank == rank.rank)
+        rank.trouble = finds.suspended->text;
+    }
+    report.bytes = finds.bytes;
+    report.memory_kills = memory_kills();
+    report.pages = std::move(finds.pages);
+    report.now_ns = pulse_now_ns();
+    link_->queue(kReportFrame, to_bytes(report));
+  }
+
+  const AgentSpec& spec_;
+  Log& log_;
+  const HeldSignals signals_;
+  const std::string directory_;
+  EpochFiles epochs_;
+  RankSocket socket_;
+  Watch watch_;
+  Candidacy candidacy_;
+  std::vector<Rank> ranks_;  // that live
+  std::unique_ptr<control::Connection> link_;
+  AgentOrder order_;  // the last of this epoch's leader
+  int64_t epoch_ = 0;
+  int place_ = Candidacy::kMostPlaces, next_host_ = 0;
+  double heard_s_, looked_s_ = 0, reported_s_ = 0, tried_s_ = 0;
+  pid_t leader_ = 0;  // the child that leads; 0: none
+  bool asked_to_stop_ = false, warned_ = false;
+  std::optional<int> result_;
+};
+
+}  // namespace
+
+int run_agent(const AgentSpec& spec, FileSystem& files, Log& log) {
+  files.make_directories(join(spec.run_directory, "launch"));
+  return NodeAgent(spec, files, log).run();
+}
+
+}  // namespace ashlar::launch

@@ -1,0 +1,89 @@
+#include "ashlar/launch/slurm.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ashlar/core/error.h"
+#include "ashlar/launch/leader.h"
+#include "ashlar/launch/node_agent.h"
+
+namespace ashlar::launch {
+namespace {
+
+constexpr int kScriptAgent = 1;  // on the job's first node, which runs its script
+
+std::string slurm_variable(const char* name) {
+  const char* value = std::getenv(name);
+  ASHLAR_REQUIRE(value, kLaunch,
+                 "launch: --starter srun needs a task of srun on every node of a Slurm job, and "
+                 "{} is not set; see scripts/slurm/launch.sbatch",
+                 name);
+  return value;
+}
+
+// The script of a job ends it; if its node is lost, nobody else does.  Does not return then.
+void end_job_without_script(Leader& leader, const std::string& job, int exit_code) {
+  if (leader.hears(kScriptAgent) || !leader.is_newest()) return;
+  if (exit_code == int(ErrorKind::kPreempted))
+    execlp("scontrol", "scontrol", "requeue", job.c_str(), nullptr);
+  else
+    execlp("scancel", "scancel", job.c_str(), nullptr);
+}
+
+}  // namespace
+
+std::vector<std::string> srun_words(const std::string& job, const std::vector<std::string>& nodes,
+                                    int ranks_per_node, int cpus_per_node) {
+  return {"srun",
+          "--jobid=" + job,
+          "--overlap",
+          fmt::format("--nodelist={}", fmt::join(nodes, ",")),
+          fmt::format("--nodes={}", nodes.size()),
+          fmt::format("--ntasks={}", nodes.size() * size_t(ranks_per_node)),
+          fmt::format("--ntasks-per-node={}", ranks_per_node),
+          fmt::format("--cpus-per-task={}", std::max(1, cpus_per_node / ranks_per_node)),
+          "--mpi=pmix",
+          "--cpu-bind=cores",
+          "--label",
+          "--kill-on-bad-exit=1"};
+}
+
+int run_in_slurm(const LaunchPlan& plan, const SlurmWorld& world, FileSystem& files, Log& log) {
+  const std::string job = slurm_variable("SLURM_JOB_ID");
+  const int cpus = std::atoi(slurm_variable("SLURM_CPUS_ON_NODE").c_str());
+  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  const std::string start_of_job = fmt::format("{}.{}", job, restarts ? restarts : "0");
+  const auto lead = [&](int64_t epoch) {
+    FleetSpec fleet{.epoch = epoch,
+                    .num_nodes = world.num_nodes,
+                    .directory = join(plan.run_directory, "launch"),
+                    .job = start_of_job};
+    fleet.starter = [&](const auto& nodes) {
+      return srun_words(job, nodes, world.ranks_per_node, cpus);
+    };
+    if (const char* configuration = std::getenv("SLURM_CONF"))
+      fleet.variables.push_back(fmt::format("SLURM_CONF={}", configuration));
+    if (world.interface_name != "none") fleet.interface_name = world.interface_name;
+    Leader leader(fleet, files, log);
+    LaunchPlan led = plan;
+    led.fleet = &leader;
+    const LaunchResult result = run_launch(led, files, log);
+    if (result.resigned) return kResignedCode;
+    if (!result.reason.empty()) log.warn("{}", result.reason);
+    end_job_without_script(leader, job, result.exit_code);
+    return result.exit_code;
+  };
+  return run_agent({.run_directory = plan.run_directory,
+                    .node = slurm_variable("SLURMD_NODENAME"),
+                    .number = std::atoi(slurm_variable("SLURM_PROCID").c_str()) + 1,
+                    .job = start_of_job,
+                    .hang_s = plan.limits.hang_s,
+                    .lead = lead},
+                   files, log);
+}
+
+}  // namespace ashlar::launch

@@ -1,0 +1,478 @@
+// A launch on several machines: who leads, on which nodes an attempt runs, what agents tell.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "ashlar/checkpoint/root/lease.h"
+#include "ashlar/launch/agent_messages.h"
+#include "ashlar/launch/epochs.h"
+#include "ashlar/launch/launcher.h"
+#include "ashlar/launch/leader.h"
+#include "ashlar/launch/node_agent.h"
+#include "ashlar/launch/node_choice.h"
+#include "ashlar/launch/policy.h"
+#include "ashlar/launch/slurm.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ashlar::launch {
+namespace {
+
+using testing_support::error_of;
+using testing_support::TemporaryDirectory;
+
+PulsePage some_page(int rank) {
+  PulsePage page;
+  page.rank = rank;
+  page.num_ranks = 4;
+  page.process = 4711;
+  page.attempt = 3;
+  page.step = 57;
+  page.steps_here = 17;
+  page.place = PulsePlace::kReduce;
+  page.block = 2;
+  page.changed_ns = 5'000'000'000;
+  page.waits_for = 9;
+  page.groups = {{17, "data", 4, 31}};
+  page.operations = {{8, 0, 1, 29, 64, "all_reduce", "norm", 10, 11, 12},
+                     {9, 0, 1, 30, 128, "reduce_scatter", "gradients", 20, 21, 0}};
+  return page;
+}
+
+TEST(AgentMessages, KeepWhatAHangIsFoundBy) {
+  AgentReport report{.node = "n07", .asked_to_stop = true, .fenced = 2};
+  report.ranks = {{3, 3, 'T', "suspended"}};
+  report.bytes = 99;
+  report.memory_kills = 1;
+  report.now_ns = 77;
+  report.pages = {{3, some_page(3)}};
+  const AgentReport read = parse_report(to_bytes(report));
+  EXPECT_EQ(read.node, "n07");
+  EXPECT_TRUE(read.asked_to_stop);
+  EXPECT_EQ(read.fenced, 2);
+  ASSERT_EQ(read.ranks.size(), 1u);
+  EXPECT_EQ(read.ranks[0].state, 'T');
+  EXPECT_EQ(read.bytes, 99);
+  EXPECT_EQ(read.memory_kills, 1);
+  EXPECT_EQ(read.ranks[0].trouble, "suspended");
+  const PulsePage& page = read.pages.at(3);
+  EXPECT_EQ(page.step, 57);
+  EXPECT_EQ(page.place, PulsePlace::kReduce);
+  EXPECT_EQ(page.groups.at(0).name, "data");
+  EXPECT_EQ(page.groups.at(0).posted, 31);
+  ASSERT_EQ(page.operations.size(), 1u) << "the one that has ended is left out";
+  EXPECT_EQ(page.operations[0].label, "gradients");
+  ASSERT_TRUE(page.awaited());
+  EXPECT_EQ(page.awaited()->number, 30);
+
+  const AgentOrder order = parse_order(to_bytes(AgentOrder{4, 5, 6, true, 27}));
+  EXPECT_EQ(order.fence, 4);
+  EXPECT_EQ(order.stop, 5);
+  EXPECT_EQ(order.place, 6);
+  EXPECT_TRUE(order.over);
+  EXPECT_EQ(order.exit_code, 27);
+}
+
+TEST(AgentMessages, DamagedOnesAreErrors) {
+  AgentReport report{.node = "n07"};
+  report.pages = {{3, some_page(3)}};
+  const std::vector<std::byte> whole = to_bytes(report);
+  for (size_t size = 0; size < whole.size(); ++size)
+    EXPECT_THROW(parse_report(std::span(whole).first(size)), Error) << size;
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {  // whatever it is, it ends
+    std::vector<std::byte> damaged = whole;
+    damaged[random() % damaged.size()] = std::byte(random());
+    try {
+      parse_report(damaged);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kComm);
+    }
+  }
+}
+
+TEST(ChooseNodes, KeepsThoseOfTheLastAttempt) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(choose_nodes({"d", "b", "a", "c"}, {}, 2), (Names{"a", "b"}));
+  EXPECT_EQ(choose_nodes({"d", "a", "c"}, {"d", "b"}, 2), (Names{"a", "d"}));
+  EXPECT_EQ(choose_nodes({"d", "a", "c"}, {"d", "c"}, 2), (Names{"c", "d"}));
+  EXPECT_TRUE(choose_nodes({"d"}, {"d", "c"}, 2).empty());
+}
+
+Cause cause_of(FaultClass fault) {
+  Cause cause;
+  cause.fault = fault;
+  cause.text = "what was seen";
+  return cause;
+}
+
+TEST(Quarantine, LastsLongerEachTime) {
+  constexpr double kHour_s = 3600;
+  Quarantine quarantine;
+  double now = 1e9;
+  const auto expect_term = [&](double term_s) {
+    const auto verdict = quarantine.count("v1", cause_of(FaultClass::kHardware), 100, now);
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->until_s, term_s == 0 ? 0 : now + term_s);
+    EXPECT_TRUE(quarantine.holds("v1", now));
+    EXPECT_EQ(quarantine.holds("v1", now + 7 * kHour_s), term_s == 0);
+    now += 7 * kHour_s;
+  };
+  expect_term(kHour_s);
+  expect_term(6 * kHour_s);
+  expect_term(0);
+  EXPECT_FALSE(quarantine.holds("v2", now));
+  const Json text = parse_json(quarantine.to_json().dump(), "text", ErrorKind::kCorrupt);
+  const Quarantine read = Quarantine::from_json(text);
+  EXPECT_TRUE(read.holds("v1", now));
+  EXPECT_EQ(read.verdicts().at("v1").strikes, 3);
+}
+
+TEST(Quarantine, NeedsRepeatedFaultsAndNotTooManyNodes) {
+  Quarantine quarantine;
+  const Cause killed = cause_of(FaultClass::kKilled), crash = cause_of(FaultClass::kCrash);
+  EXPECT_FALSE(quarantine.count("v1", killed, 100, 0));
+  EXPECT_FALSE(quarantine.count("v1", killed, 100, 10));
+  EXPECT_FALSE(quarantine.count("v1", killed, 100, 4000)) << "the first two are over an hour old";
+  EXPECT_FALSE(quarantine.count("v1", killed, 100, 4010));
+  EXPECT_TRUE(quarantine.count("v1", killed, 100, 4020));
+  for (int i = 0; i < 9; ++i) EXPECT_FALSE(quarantine.count("v2", crash, 100, 5000));
+  EXPECT_FALSE(quarantine.count("", cause_of(FaultClass::kHardware), 100, 5000));
+  int num_held = 0;
+  for (int i = 0; i < 30; ++i)
+    num_held +=
+        quarantine.count("w" + std::to_string(i), cause_of(FaultClass::kHardware), 100, 6000 + i)
+            .has_value();
+  EXPECT_EQ(num_held, 10) << "a tenth of the nodes within ten minutes";
+}
+
+TEST(Candidacy, WaitsForACounterThatStands) {
+  Candidacy candidacy;
+  EXPECT_TRUE(candidacy.may_lead({.epoch = 0}, 100));
+  EXPECT_TRUE(candidacy.may_lead({.epoch = 3, .ended = true}, 100));
+  double now = 200;
+  for (int beat = 0; beat < 30; ++beat, now += 1)
+    EXPECT_FALSE(candidacy.may_lead({4, std::to_string(beat), false, 200, 2}, now))
+        << "this agent is cut off, and the leader lives";
+  EXPECT_FALSE(candidacy.may_lead({4, "29", false, 200, 2}, now + 8));
+  EXPECT_TRUE(candidacy.may_lead({4, "29", false, 200, 2}, now + 9.1));
+  EXPECT_FALSE(candidacy.may_lead({4, "29", false, now + 8, 2}, now + 9.1)) << "it was heard";
+  candidacy.resigned();
+  EXPECT_FALSE(candidacy.may_lead({4, "29", false, 200, 2}, now + 15));
+  EXPECT_TRUE(candidacy.may_lead({4, "29", false, 200, 2}, now + 19.1));
+}
+
+TEST(Tenure, EndsOnTheWrongSideOfABrokenNetwork) {
+  const Tenure tenure(3);
+  EXPECT_TRUE(tenure.holds({3, 100, 2, 4}, 110));
+  EXPECT_FALSE(tenure.holds({4, 100, 4, 4}, 110)) << "a newer epoch";
+  EXPECT_FALSE(tenure.holds({3, 100, 4, 4}, 121)) << "it cannot write its counter";
+  EXPECT_FALSE(tenure.holds({3, 100, 1, 4}, 110)) << "it hears fewer than half";
+}
+
+TEST(EpochFiles, HaveOneLeaderEach) {
+  const auto files = memory_files();
+  files->make_directories("launch");
+  EpochFiles one(*files, "launch"), two(*files, "launch");
+  EXPECT_EQ(one.newest(), 0);
+  EXPECT_TRUE(one.claim(1, "17"));
+  EXPECT_FALSE(two.claim(1, "17"));
+  EXPECT_EQ(two.newest(), 1);
+  EXPECT_EQ(two.job_of(1), "17");
+  EXPECT_EQ(two.beat_of(1), "");
+  one.beat(1);
+  const std::string first = two.beat_of(1);
+  one.beat(1);
+  EXPECT_NE(two.beat_of(1), first);
+  EXPECT_FALSE(two.address_of(1));
+  one.publish(1, "n07 4711 10.0.0.7");
+  EXPECT_EQ(two.address_of(1), "n07 4711 10.0.0.7");
+  EXPECT_FALSE(two.end_of(1));
+  one.end(1, 27);
+  EXPECT_EQ(two.end_of(1), 27);
+}
+
+TEST(EpochFiles, KeysComeFromATokenOfTheOwner) {
+  const TemporaryDirectory directory;
+  const auto files = posix_files();
+  const std::string path = directory.path();
+  EpochFiles one(*files, path), two(*files, path);
+  EXPECT_EQ(one.key_of(1), two.key_of(1));
+  EXPECT_NE(one.key_of(1), one.key_of(2));
+  const std::string token = join(path, "token");
+  struct stat info {};
+  ASSERT_EQ(stat(token.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(files->list(path).size(), 1u);
+  chmod(token.c_str(), 0644);
+  EXPECT_NE(error_of(ErrorKind::kLaunch, [&] { two.key_of(1); }).find("owner alone"),
+            std::string::npos);
+}
+
+// --- two or more candidates, in any order of their steps ---
+
+// A process that stands for the lead and, once it has it, starts ranks that take the lease.
+struct Contender {
+  Candidacy candidacy;
+  std::optional<Tenure> tenure;
+  int64_t epoch = 0, attempt = 0;
+  double written_s = 0, heard_s = 0, asleep_until_s = 0;
+};
+
+struct Contest {
+  explicit Contest(uint64_t seed) : random(seed) {
+    files->make_directories("launch");
+    files->make_directories("root");
+  }
+  int below(int bound) { return int(random() % uint64_t(bound)); }
+
+  void turn(size_t which) {
+    Contender& one = contenders[which];
+    if (now < one.asleep_until_s) return;
+    if (below(200) == 0) one.asleep_until_s = now + below(60);  // suspended, anywhere below
+    EpochFiles epochs(*files, "launch");
+    const int64_t newest = epochs.newest();
+    if (!one.tenure) {
+      const bool hears = newest > 0 && below(3) > 0 && leads(newest);
+      if (hears) one.heard_s = now;
+      const Candidacy::View view{newest, newest > 0 ? epochs.beat_of(newest) : "", false,
+                                 one.heard_s, int(which)};
+      if (!one.candidacy.may_lead(view, now) || !epochs.claim(newest + 1, "17")) return;
+      EXPECT_TRUE(winners.insert(newest + 1).second) << "two leaders of one epoch";
+      one.tenure.emplace(newest + 1);
+      one.epoch = newest + 1;
+      one.written_s = now;
+      return;
+    }
+    if (!one.tenure->holds({newest, one.written_s, 1, 1}, now)) {
+      one.tenure.reset();
+      return;
+    }
+    if (below(4) > 0) beat(one);
+    if (below(8) == 0) start(one);
+  }
+
+  bool leads(int64_t epoch) const {
+    return std::ranges::any_of(contenders, [&](const Contender& one) {
+      return one.tenure && one.epoch == epoch && now >= one.asleep_until_s;
+    });
+  }
+  void beat(Contender& one) {
+    const std::string path = "launch/epoch-" + std::to_string(one.epoch) + "/beat";
+    write_text(*files, path, std::to_string(++beats));
+    one.written_s = now;
+  }
+  // The ranks come to the lease later: `pending`.
+  void start(Contender& one) {
+    checkpoint::LeaseHolder rank;  // on a machine of its own, from where no other is judged
+    rank.host = rank.boot = fmt::format("host {}", ++num_ranks);
+    rank.pid = 7;
+    rank.epoch = one.epoch;
+    rank.attempt = ++one.attempt;
+    pending.push_back(rank);
+  }
+  // The ranks of an attempt come to the checkpoints; a holder that lives renews its lease.
+  void take_lease() {
+    if (pending.empty()) return;
+    const size_t which = random() % pending.size();
+    checkpoint::LeaseOptions options;
+    options.holder = pending[which];
+    options.sleep = [&](double) { leases.back()->refresh(); };
+    pending.erase(pending.begin() + std::ptrdiff_t(which));
+    try {
+      leases.push_back(std::make_unique<checkpoint::Lease>(*files, "root", log, options));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig) << error.what();
+      return;
+    }
+    const checkpoint::LeaseHolder& me = leases.back()->holder();
+    EXPECT_TRUE(writers.empty() || std::pair(me.epoch, me.attempt) > *writers.rbegin())
+        << "a rank that was replaced writes again";
+    writers.emplace(me.epoch, me.attempt);
+    for (size_t i = 0; i + 1 < leases.size(); ++i) {
+      EXPECT_FALSE(leases[i]->fence().open()) << "two writers";
+      EXPECT_THROW(leases[i]->check(), Error);
+    }
+    if (leases.size() > 3) leases.erase(leases.begin());
+  }
+
+  std::mt19937_64 random;
+  std::unique_ptr<FileSystem> files = memory_files();
+  std::vector<Contender> contenders{2};
+  std::vector<checkpoint::LeaseHolder> pending;
+  Log log{[](std::string_view) {}};
+  std::vector<std::unique_ptr<checkpoint::Lease>> leases;  // the last one is held
+  std::set<int64_t> winners;                               // epochs
+  std::set<std::pair<int64_t, int64_t>> writers;           // that have held the lease
+  int64_t beats = 0, num_ranks = 0;
+  double now = 0;
+};
+
+// Steps of the contenders and of the ranks come in any order, with any pauses between them.
+void hold_contests(int num_contests) {
+  int64_t num_epochs = 0;
+  for (int seed = 0; seed < num_contests && !testing::Test::HasFailure(); ++seed) {
+    Contest contest(uint64_t(seed) + 1);
+    for (int step = 0; step < 400; ++step) {
+      if (contest.below(3) == 0)
+        contest.take_lease();
+      else
+        contest.turn(size_t(contest.below(2)));
+      contest.now += 0.5 * contest.below(4);
+    }
+    EXPECT_FALSE(contest.winners.empty());
+    num_epochs += int64_t(contest.winners.size());
+  }
+  EXPECT_GT(num_epochs, num_contests * 3 / 2) << "the lead changes hands";
+}
+
+TEST(Contest, NeverHasTwoWriters) {
+  hold_contests(8);
+}
+
+TEST(Contest, NeverHasTwoWritersInTenThousand) {
+  hold_contests(10'000);
+}
+
+// --- the decisions about a large cluster ---
+
+// Nodes are lost and come back, ranks fail; Policy, Quarantine and choose_nodes answer.
+struct Cluster {
+  static constexpr int kNodes = 4096, kWorld = 4000;
+  explicit Cluster(uint64_t seed) : random(seed) {
+    for (int i = 0; i < kNodes; ++i) up.insert("n" + std::to_string(1000 + i));
+  }
+  int below(int bound) { return int(random() % uint64_t(bound)); }
+
+  void tick() {
+    now += below(10);
+    if (policy.phase() == LaunchPhase::kForm) {
+      std::vector<std::string> fit;
+      for (const std::string& name : up)
+        if (!quarantine.holds(name, now)) fit.push_back(name);
+      chosen = choose_nodes(fit, nodes, kWorld);
+      EXPECT_EQ(chosen.empty(), int(fit.size()) < kWorld);
+      if (chosen.empty()) {
+        if (down.empty()) quarantine = {};  // somebody has looked at the nodes
+        heal();
+        return;
+      }
+    }
+    send({EventKind::kTick});
+  }
+  void heal() {
+    if (down.empty()) return;
+    const auto node = std::next(down.begin(), below(int(down.size())));
+    up.insert(*node);
+    down.erase(node);
+  }
+  void fail() {
+    const std::string node = nodes[size_t(below(kWorld))];
+    constexpr EvidenceKind kKinds[] = {EvidenceKind::kNodeLost, EvidenceKind::kSuspended,
+                                       EvidenceKind::kSignal, EvidenceKind::kExit};
+    const EvidenceKind kind = kKinds[below(4)];
+    if (kind == EvidenceKind::kNodeLost && up.erase(node)) down.insert(node);
+    const int value = kind == EvidenceKind::kSignal ? 9 : 29;
+    blamed = node;
+    send({EventKind::kSeen, policy.attempt(), {kind, 1, value, "seen on " + node}});
+  }
+  void send(const PolicyEvent& event) {
+    for (const LaunchAction& action : policy.on(event, now)) {
+      if (action.kind == ActionKind::kReport) quarantine.count(blamed, policy.cause(), kNodes, now);
+      if (action.kind == ActionKind::kFence) fence = true;
+      if (action.kind != ActionKind::kStart) continue;
+      EXPECT_FALSE(lives) << "a start beside an attempt that is not fenced";
+      lives = true;
+      ++starts;
+      nodes = chosen;
+      for (const std::string& name : nodes)
+        if (!up.contains(name) || quarantine.holds(name, now)) ADD_FAILURE() << name;
+    }
+  }
+  void step() {
+    const int chance = below(20);
+    if (fence && chance < 10) {
+      fence = lives = false;
+      steps = {steps.newest + 20, steps.newest};  // every attempt makes progress
+      send({.kind = EventKind::kFenced, .attempt = policy.attempt(), .steps = steps});
+    } else if (lives && !fence && chance == 10) {
+      fail();
+    } else if (chance == 11) {
+      heal();
+    } else {
+      tick();
+    }
+  }
+
+  std::mt19937_64 random;
+  std::set<std::string> up, down;
+  Policy policy{
+      {.restarts_per_hour = 1 << 30, .restarts = 1 << 30, .backoff_s = 1}, 1, {}, {}, true};
+  Quarantine quarantine;
+  CommittedSteps steps;
+  std::vector<std::string> nodes, chosen;  // of the attempt; of the next
+  std::string blamed;
+  double now = 1e9;
+  int starts = 0;
+  bool lives = false, fence = false;
+};
+
+void simulate_cluster(int num_events) {
+  Cluster cluster(3);
+  for (int i = 0; i < num_events && !testing::Test::HasFailure(); ++i) cluster.step();
+  EXPECT_GT(cluster.starts, num_events / 200) << "it goes on starting";
+  EXPECT_NE(cluster.policy.phase(), LaunchPhase::kStop);
+}
+
+TEST(Cluster, GoesOnWhateverFails) {
+  simulate_cluster(3000);
+}
+
+TEST(Cluster, GoesOnThroughAMillionEvents) {
+  simulate_cluster(1'000'000);
+}
+
+// --- an agent, its leader and an attempt, over the loopback ---
+
+TEST(Slurm, StartsRanksOnChosenNodes) {
+  const std::vector<std::string> words = srun_words("17", {"v1", "v3"}, 4, 16);
+  EXPECT_NE(std::ranges::find(words, "--nodelist=v1,v3"), words.end());
+  EXPECT_NE(std::ranges::find(words, "--ntasks=8"), words.end());
+  EXPECT_NE(std::ranges::find(words, "--cpus-per-task=4"), words.end());
+  EXPECT_NE(std::ranges::find(words, "--jobid=17"), words.end());
+}
+
+// The run is a shell command that fails once and then ends well.
+TEST(NodeAgent, LeadsARunToItsEnd) {
+  const TemporaryDirectory directory;
+  const auto files = posix_files();
+  Log log([](std::string_view) {});
+  const std::string run = directory.path();
+  const std::string script = "cd " + run + "; [ -e tried ] && exit 0; touch tried; exit 70";
+  const auto lead = [&](int64_t epoch) {
+    FleetSpec fleet{.epoch = epoch, .directory = join(run, "launch")};
+    fleet.starter = [](const auto& nodes) {
+      const bool right = nodes == std::vector<std::string>{"here"};
+      return std::vector<std::string>{right ? "/bin/sh" : "/bin/false", "-c"};
+    };
+    Leader leader(fleet, *files, log);
+    const LaunchPlan plan{
+        {},     run, join(run, "checkpoints"),
+        "",     0,   [&](std::optional<int64_t>, double) { return AttemptCommand{{script}}; },
+        &leader};
+    return run_launch(plan, *files, log).exit_code;
+  };
+  EXPECT_EQ(run_agent({.run_directory = run, .node = "here", .lead = lead}, *files, log), 0);
+  const std::string events = read_text(*files, join(run, "launch/events.jsonl"));
+  EXPECT_NE(events.find("\"event\":\"fault\""), std::string::npos) << events;
+  EXPECT_EQ(EpochFiles(*files, join(run, "launch")).end_of(1), 0);
+}
+
+}  // namespace
+}  // namespace ashlar::launch
