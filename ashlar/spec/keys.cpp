@@ -300,6 +300,12 @@ Rows launch() {
       number("launch.wait_nodes_s", l, &L::wait_nodes_s, kPositive,
              "seconds for which a launch of several machines waits for the nodes of an attempt "
              "before it gives up"),
+      word(
+          "launch.elastic", l, &L::elastic, {"off", "shrink", "full"},
+          "if nodes are missing and there are no spares: wait, go on with a layout of fewer nodes, "
+          "or go back to all nodes as well, at a save"),
+      boolean("launch.preflight", l, &L::preflight,
+              "a launch of several machines measures its nodes before it uses them"),
       key("launch.notify", KeyType::kTexts, l, &L::notify,
           "program and arguments that get every event of the launcher as JSON on stdin; empty: "
           "none"),

@@ -53,6 +53,9 @@ enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 // The launcher's answer to a run whose health check gave up (docs/survive.md).
 enum class NumericAnswer : uint8_t { kStop, kSkipSamples, kLowerLr };
+// What a launch of several machines does if nodes are too few: wait; go on with fewer; go back to
+// all of them, too, at a save.
+enum class Elastic : uint8_t { kOff, kShrink, kFull };
 
 struct InitSpec {
   std::string model{};  // weights that a new run begins with; "": drawn as the other keys say
@@ -194,6 +197,8 @@ struct LaunchSpec {
   NumericAnswer on_numeric = NumericAnswer::kStop;
   double lr_factor = 0.5;                // of kLowerLr
   double wait_nodes_s = 600;             // for the nodes of an attempt; then it gives up
+  Elastic elastic = Elastic::kOff;       // with fewer nodes than the run's
+  bool preflight = true;                 // nodes are checked before an attempt
   std::vector<std::string> notify = {};  // a program and its arguments, told of every event
   friend bool operator==(const LaunchSpec&, const LaunchSpec&) = default;
 };
