@@ -50,9 +50,6 @@ class Search {
       add_judged(choice, frames);
       progress.set(result_.num_layouts);
     });
-    ASHLAR_REQUIRE(!frames.empty() || smallest_, kConfig,
-                   "{} ranks cannot share this recipe in any way; the rule of the last layout: {}",
-                   stages_.options().num_ranks, last_refusal_);
     for (SearchedLayout& frame : frames) frame.promise_s = stages_.promise_s(frame);
     sort_by_goal(frames, goal());
     Layouts all;
@@ -92,7 +89,9 @@ class Search {
     return fitting;
   }
 
+  // The legal layout of least memory; nullopt: no layout is legal.
   const std::optional<SearchedLayout>& smallest() const { return smallest_; }
+  const std::string& last_refusal() const { return last_refusal_; }
 
  private:
   Goal goal() const { return stages_.options().goal; }
@@ -220,6 +219,25 @@ void add_facts(SearchResult& result, const SearchStages& stages, const Recipe& b
   if (base.parallel.dp != 0) note("parallel.dp follows from the ranks and the other degrees");
 }
 
+// The layouts that fit, simulated, best first.
+Layouts ranked_layouts(Search& search, SearchStages& stages) {
+  const SearchOptions& options = stages.options();
+  Layouts candidates = search.by_formulas();
+  Layouts fitting = search.that_fit(candidates);
+  if (options.goal == Goal::kMinMemory && !fitting.empty()) {
+    // Memory decides: only what is shown is simulated.
+    sort_best(fitting, options.goal);
+    fitting.resize(std::min(fitting.size(), size_t(options.top)));
+  }
+  Progress progress(stages.log(), "simulated steps", int64_t(fitting.size()), "layouts");
+  for (SearchedLayout& layout : fitting) {
+    stages.simulate(layout);
+    progress.advance(1);
+  }
+  sort_best(fitting, options.goal);
+  return fitting;
+}
+
 }  // namespace
 
 SearchResult search(const Recipe& base, DType compute, const MachineFile& machine,
@@ -228,8 +246,10 @@ SearchResult search(const Recipe& base, DType compute, const MachineFile& machin
   SearchResult result;
   add_facts(result, stages, base);
   Search search(stages, result);
-  Layouts candidates = search.by_formulas();
-  Layouts fitting = search.that_fit(candidates);
+  Layouts fitting = ranked_layouts(search, stages);
+  ASHLAR_REQUIRE(search.smallest(), kConfig,
+                 "{} ranks cannot share this recipe in any way; the rule of the last layout: {}",
+                 options.num_ranks, search.last_refusal());
   if (fitting.empty()) {
     SearchedLayout least = *search.smallest();
     stages.fits(least);
@@ -237,18 +257,6 @@ SearchResult search(const Recipe& base, DType compute, const MachineFile& machin
     result.num_dry_runs = stages.num_dry_runs();
     return result;
   }
-  if (options.goal == Goal::kMinMemory) {  // memory decides: only what is shown is simulated
-    sort_best(fitting, options.goal);
-    fitting.resize(std::min(fitting.size(), size_t(options.top)));
-  }
-  {
-    Progress progress(log, "simulated steps", int64_t(fitting.size()), "layouts");
-    for (SearchedLayout& layout : fitting) {
-      stages.simulate(layout);
-      progress.advance(1);
-    }
-  }
-  sort_best(fitting, options.goal);
   Recipe best = base;
   best.data.sequence_length = fitting[0].sequence_length;
   result.flop_a_token = train::training_flop(best);
@@ -261,6 +269,17 @@ SearchResult search(const Recipe& base, DType compute, const MachineFile& machin
   fitting.resize(std::min(fitting.size(), size_t(options.top)));
   result.best = std::move(fitting);
   return result;
+}
+
+std::vector<SearchedLayout> best_layouts(const Recipe& base, DType compute,
+                                         const MachineFile& machine, const SearchOptions& options,
+                                         Log& log) {
+  SearchStages stages(base, compute, machine, options, log);
+  SearchResult counts;
+  Search search(stages, counts);
+  Layouts best = ranked_layouts(search, stages);
+  best.resize(std::min(best.size(), size_t(options.top)));
+  return best;
 }
 
 }  // namespace ashlar::plan

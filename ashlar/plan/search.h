@@ -101,6 +101,10 @@ struct SearchResult {
 // Errors   kConfig: as simulate_step; no layout is legal.
 SearchResult search(const Recipe& base, DType compute, const MachineFile& machine,
                     const SearchOptions& options, Log& log);
+// The best layouts alone, best first, in a part of the time.  Empty: none is legal and fits.
+std::vector<SearchedLayout> best_layouts(const Recipe& base, DType compute,
+                                         const MachineFile& machine, const SearchOptions& options,
+                                         Log& log);
 
 std::string describe(const SearchResult& result, const Recipe& base, const MachineFile& machine,
                      const SearchOptions& options);

@@ -53,8 +53,8 @@ enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 // The launcher's answer to a run whose health check gave up (docs/survive.md).
 enum class NumericAnswer : uint8_t { kStop, kSkipSamples, kLowerLr };
-// What a launch of several machines does if nodes are too few: wait; go on with fewer; go back to
-// all of them, too, at a save.
+// The answer of a launch of several machines to too few nodes: it waits; it goes on with fewer; it
+// also goes back to all of them, at a save.
 enum class Elastic : uint8_t { kOff, kShrink, kFull };
 
 struct InitSpec {
