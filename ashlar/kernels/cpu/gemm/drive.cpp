@@ -112,14 +112,12 @@ void multiply_whole(const Product& p, const RowBlocks& blocks, const TaskSize& s
 void run_parts(const Product& p, const Task& task, bool copies) {
   const Engine& engine = p.engine;
   const Parts parts(engine, p.K);
-  const int64_t width = engine.width, bytes = element_bytes(engine),
-                threads = p.ctx.threads->size();
+  const int64_t width = engine.width, bytes = element_bytes(engine);
   const int64_t num_panels = engine.num_panels(task.c.cols);
   const Source rows =
       Source{p.a.data, p.a.dtype, p.a.stride}.at(task.rows.begin, task.column_group * p.K);
-  // Where the task starts that this thread is likely to take next.
-  const Source next_rows =
-      p.column_groups() > 1 ? rows.at(0, p.K * threads) : rows.at(task.c.rows * threads, 0);
+  // Where the next task starts, which this thread is likely to take.
+  const Source next_rows = p.column_groups() > 1 ? rows.at(0, p.K) : rows.at(task.c.rows, 0);
   const auto panel = [&](int64_t i, int64_t part) {
     return task.panels + i * engine.panel_bytes(p.K) + parts.begin(part) * width * bytes;
   };
@@ -134,8 +132,11 @@ void run_parts(const Product& p, const Task& task, bool copies) {
     }
     const bool last = part + 1 == parts.count;
     Fetches fetches;
-    fetches.later = last ? region_of_rows(next_rows, parts.size(0))
-                         : region_of_rows(rows.at(0, k + num_k), parts.size(part + 1));
+    // A tile fetches a line of one row at each of its steps over k: of short blocks, mostly of rows
+    // behind the next one's.
+    if (task.c.rows * 2 >= num_k)
+      fetches.later = last ? region_of_rows(next_rows, parts.size(0))
+                           : region_of_rows(rows.at(0, k + num_k), parts.size(part + 1));
     for (int64_t i = 0; i < num_panels; ++i) {
       fetches.soon = region_of(i + 1 < num_panels ? panel(i + 1, part) : panel(0, part + 1),
                                width * num_k * bytes, num_k);
