@@ -9,9 +9,10 @@
 //     few tokens a group:   a task is some rows of dw with all columns; it packs its own rows of
 //                           dy^T, `chunk` tokens at a time, on its stack, and adds up the chunks
 //   engines that cut sums (fp32): reduce_in_parts, for each task
-//     for each block of rows of dw                       up to 8 panels of dy
-//       for each part of the tokens                      16 KiB a panel
-//         pack the parts of x and of dy, on the stack    x only once, if all its parts fit there
+//     for each part of the tokens                        16 KiB a panel
+//       pack the part of x, on the stack
+//       for each block of rows of dw                     up to 4 panels of dy
+//         pack the part of dy, on the stack
 //         for each panel of dy: run_block over all panels of x
 //
 // The cut of tokens depends on shapes only, and each element is summed by one task, so bits do not
@@ -128,7 +129,7 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
 struct PartsSize {
   // A part is as many tokens as make a panel of kPanelBytes: two lie in the first-level cache.
   static constexpr int64_t kPanelBytes = 16 << 10;
-  static constexpr int64_t kRowPanels = 8, kColPanels = 32;  // a block has at most so many
+  static constexpr int64_t kRowPanels = 4, kColPanels = 32;  // a block has at most so many
   int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
   // Tasks as large as keep all threads busy to the end, or as the form says; bits do not depend on
   // them.
@@ -177,31 +178,26 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
     alignas(64) std::byte left[PartsSize::kRowPanels * PartsSize::kPanelBytes];
     alignas(64) std::byte right[PartsSize::kColPanels * PartsSize::kPanelBytes];
     const int64_t block = size.row_panels * width;
-    const int64_t part_bytes = engine.num_panels(cols) * PartsSize::kPanelBytes;
-    const bool keeps = parts * part_bytes <= int64_t{sizeof right};  // all parts of x at once
-    for (int64_t row = first_row; row < last_row; row += block)
-      for (int64_t i = 0; i < parts; ++i) {
-        const int64_t t = tokens * i / parts, next = tokens * (i + 1) / parts, num_k = next - t;
-        const int64_t rows = std::min(block, last_row - row), panel_bytes = num_k * width * bytes;
-        std::byte* panels = keeps ? right + i * part_bytes : right;
-        if (!keeps || row == first_row)
-          pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, panels);
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t t = tokens * i / parts, next = tokens * (i + 1) / parts, num_k = next - t;
+      const int64_t panel_bytes = num_k * width * bytes;
+      const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
+      pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, right);
+      for (int64_t row = first_row; row < last_row; row += block) {
+        const int64_t rows = std::min(block, last_row - row);
         pack_left(engine, from_dy.at(t, row), num_k, rows, num_k, left);
-        Fetches fetches;
-        // Fetches the rows to be packed next: of the next part, or of the next block's first part.
-        if (i + 1 < parts)
-          fetches = {region_of_rows(from_dy.at(next, row), rows),
-                     region_of_rows(from_x.at(next, 0), cols)};
-        else if (row + block < last_row)
-          fetches = {region_of_rows(from_dy.at(0, row + block), block),
-                     region_of_rows(from_x, cols)};
-        if (keeps && row > first_row) fetches.later = {};  // x is packed already
-        const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
+        Fetches fetches;  // of the rows to be packed next
+        if (row + block < last_row)
+          fetches.soon = region_of_rows(from_dy.at(t, row + block), block);
+        else if (i + 1 < parts)
+          fetches = {region_of_rows(from_x.at(next, 0), cols),
+                     region_of_rows(from_dy.at(next, first_row), block)};
         for (int64_t r = 0; r < rows; r += width)
-          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, panels,
+          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, right,
                     panel_bytes, c.row_range(row + r, row + std::min(r + width, rows)), write,
                     fetches);
       }
+    }
   });
 }
 
