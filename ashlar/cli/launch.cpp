@@ -8,8 +8,10 @@
 #include <optional>
 
 #include "ashlar/cli/command.h"
+#include "ashlar/core/process.h"
 #include "ashlar/launch/launcher.h"
 #include "ashlar/launch/slurm.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/plan/estimate.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/run_recipe.h"
@@ -87,6 +89,25 @@ double planned_step_s(FileSystem& files, const Recipe& recipe, const LaunchFlags
   }
 }
 
+// The question whose answers launch.elastic needs: a profile gives the times of layouts.
+std::optional<launch::LayoutQuestion> layouts_for(FileSystem& files, const Recipe& recipe,
+                                                  const LaunchFlags& flags) {
+  if (recipe.launch.elastic == Elastic::kOff) return std::nullopt;
+  ASHLAR_REQUIRE(!recipe.train.machine.empty(), kConfig,
+                 "launch.elastic needs the profile of a node, by which layouts of fewer nodes are "
+                 "chosen; name it by train.machine (ashlar bench all), or choose off");
+  ASHLAR_REQUIRE(recipe.balance.scope == BalanceScope::kGlobalBatch, kConfig,
+                 "launch.elastic changes micro-batches, by which moe.balance.scope=\"micro_batch\" "
+                 "balances experts; choose global_batch, or launch.elastic=\"off\"");
+  constexpr int kGrain = 28;  // nodes of one kind differ by less
+  return launch::LayoutQuestion{.recipe = recipe,
+                                .compute = nn::resolve_precision(recipe.train.precision),
+                                .machine = plan::read_machine(files, recipe.train.machine),
+                                .nodes = flags.nodes,
+                                .ranks_per_node = flags.ranks,
+                                .node_bytes = memory_limit_bytes() >> kGrain << kGrain};
+}
+
 }  // namespace
 
 void add_launch(CLI::App& app, CommandAction& action) {
@@ -126,7 +147,10 @@ void add_launch(CLI::App& app, CommandAction& action) {
                                     }};
       if (starter == launch::StarterKind::kSrun)
         return launch::run_in_slurm(
-            plan, {flags->nodes, flags->ranks, recipe.checkpoint.control_interface}, *files, log);
+            plan,
+            {flags->nodes, flags->ranks, recipe.checkpoint.control_interface, program,
+             layouts_for(*files, recipe, *flags)},
+            *files, log);
       const launch::LaunchResult result = launch::run_launch(plan, *files, log);
       if (!result.reason.empty()) print_error(result.reason);
       return result.exit_code;

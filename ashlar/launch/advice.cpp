@@ -134,7 +134,8 @@ std::vector<Advice> SlowRanks::end_window() {
       advice.push_back({"slow rank", rank,
                         fmt::format("rank {} works for {:.0f} % of the time, the median rank for "
                                     "{:.0f} %: the others wait for it",
-                                    rank, 100 * share, 100 * median)});
+                                    rank, 100 * share, 100 * median),
+                        1 - median / share});
     samples.all = samples.working = 0;
   }
   return advice;

@@ -23,6 +23,7 @@ struct Advice {
   std::string name;  // "data stall"
   int rank = -1;     // -1: none in particular
   std::string text;
+  double share = 0;  // of the time, by which the run would be faster without that rank; 0: unknown
 };
 
 // The rows that a run appends to metrics.jsonl while it is watched.

@@ -117,6 +117,11 @@ std::vector<std::byte> to_bytes(const AgentReport& report) {
   out.put(report.bytes);
   out.put(report.memory_kills);
   out.put(report.now_ns);
+  out.put(report.check.number);
+  out.put(uint8_t(report.check.passed));
+  out.put_text(report.check.evidence);
+  out.put(report.check.product_rate);
+  out.put(report.check.memory_rate);
   out.put(uint32_t(report.pages.size()));
   for (const auto& [rank, page] : report.pages) put_page(out, page);
   return out.take();
@@ -139,6 +144,11 @@ AgentReport parse_report(std::span<const std::byte> bytes) {
   report.bytes = in.get<int64_t>();
   report.memory_kills = in.get<int64_t>();
   report.now_ns = in.get<int64_t>();
+  report.check.number = in.get<int64_t>();
+  report.check.passed = in.get<uint8_t>() != 0;
+  report.check.evidence = in.get_text();
+  report.check.product_rate = in.get<double>();
+  report.check.memory_rate = in.get<double>();
   for (size_t left = get_count(in); left > 0; --left) {
     PulsePage page = get_page(in);
     report.pages.emplace(page.rank, std::move(page));
@@ -152,6 +162,8 @@ std::vector<std::byte> to_bytes(const AgentOrder& order) {
   out.put(order.fence);
   out.put(order.stop);
   out.put(int32_t(order.place));
+  out.put(order.check.number);
+  out.put(uint8_t(order.check.thorough));
   out.put(uint8_t(order.over));
   out.put(int32_t(order.exit_code));
   return out.take();
@@ -163,6 +175,8 @@ AgentOrder parse_order(std::span<const std::byte> bytes) {
   order.fence = in.get<int64_t>();
   order.stop = in.get<int64_t>();
   order.place = in.get<int32_t>();
+  order.check.number = in.get<int64_t>();
+  order.check.thorough = in.get<uint8_t>() != 0;
   order.over = in.get<uint8_t>() != 0;
   order.exit_code = in.get<int32_t>();
   in.end();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ashlar/core/pulse.h"
+#include "ashlar/launch/preflight.h"
 
 namespace ashlar::launch {
 
@@ -36,16 +37,18 @@ struct AgentReport {
   int64_t bytes = 0;             // that those at files have moved so far
   int64_t memory_kills = 0;      // in the agent's control group
   int64_t now_ns = 0;            // pulse_now_ns()
+  CheckResult check = {};        // the last one of this node
   std::map<int, PulsePage> pages =
       {};  // of these ranks; of their operations, the first kMaxOperations in flight
 };
 
 // From the leader, each second and at every change.
 struct AgentOrder {
-  int64_t fence = 0;  // ranks of this attempt and of earlier ones must not live
-  int64_t stop = 0;   // ranks of this attempt are to save and stop; 0: none
-  int place = 0;      // of the agent among the living ones
-  bool over = false;  // the run is over: the agent ends with exit_code
+  int64_t fence = 0;      // ranks of this attempt and of earlier ones must not live
+  int64_t stop = 0;       // ranks of this attempt are to save and stop; 0: none
+  int place = 0;          // of the agent among the living ones
+  CheckOrder check = {};  // of the node
+  bool over = false;      // the run is over: the agent ends with exit_code
   int exit_code = 0;
 };
 

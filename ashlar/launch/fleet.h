@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ashlar/launch/attempt.h"
+#include "ashlar/launch/node_placement.h"
 
 namespace ashlar::launch {
 
@@ -25,8 +27,16 @@ class Fleet {
   virtual std::string missing(double now) = 0;
   virtual std::unique_ptr<Attempt> start(const AttemptCommand& command, int attempt,
                                          RankSocket& socket) = 0;
-  // Draws from a cause what it says about a node.  Returns a line for people; "": nothing.
-  virtual std::string judge(const Cause& cause, double now) = 0;
+  // The layout of the attempt that runs or ran last, if it is one of fewer nodes than the run's.
+  virtual const std::optional<LaunchLayout>& fewer_nodes() const = 0;
+  // Draws from a cause what it says about a node.
+  virtual void judge(const Cause& cause, double now) = 0;
+  // A move of the attempt that runs, by which steps would take less time: to more nodes, or away
+  // from the node of a slow rank (-1: there is none), without which they take that share less.
+  virtual std::optional<NodePlacement::Move> move(int slow_rank, double share, double now) = 0;
+  virtual void leave_out(const NodePlacement::Move& move) = 0;  // the node that the move leaves
+  // Lines for people about nodes, since the last call.
+  virtual std::vector<std::string> take_notes() = 0;
   virtual void end(int exit_code) = 0;  // the run is over: all agents end with this code
 };
 

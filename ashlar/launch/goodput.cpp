@@ -11,8 +11,8 @@ namespace ashlar::launch {
 
 const char* name_of(TimeClass time) {
   constexpr std::array<const char*, kNumTimeClasses> kNames{
-      "useful",     "recompute",        "detect",     "fence_place", "start_load", "first_step",
-      "stall_data", "stall_checkpoint", "checkpoint", "evaluate",    "stopped"};
+      "useful",     "degraded",   "recompute",        "detect",     "fence_place", "start_load",
+      "first_step", "stall_data", "stall_checkpoint", "checkpoint", "evaluate",    "stopped"};
   return kNames[size_t(time)];
 }
 

@@ -14,6 +14,7 @@ namespace ashlar::launch {
 
 enum class TimeClass : uint8_t {
   kUseful,           // steps that no attempt had done before
+  kDegraded,         // such steps on fewer nodes than the run's
   kRecompute,        // steps that were lost and are done again
   kDetect,           // from the last sign of life to the name of the fault
   kFencePlace,       // from there to the next start, the back-off included
@@ -25,7 +26,7 @@ enum class TimeClass : uint8_t {
   kEvaluate,
   kStopped,  // from the wish to stop to the end
 };
-inline constexpr int kNumTimeClasses = 11;
+inline constexpr int kNumTimeClasses = 12;
 const char* name_of(TimeClass time);
 
 // The class of the time in which rank 0 shows this page.  furthest: the step that earlier attempts

@@ -60,6 +60,7 @@ class Launcher {
   void send(const PolicyEvent& event, double now);
   void act(const LaunchAction& action, double now);
   void start(const LaunchAction& action, double now);
+  void start_on_nodes(const AttemptCommand& command, int attempt);
   void report(double now);
   void decide(const LaunchAction& action);
   void stop(const LaunchAction& action);
@@ -67,6 +68,10 @@ class Launcher {
   TimeClass class_now() const;
   void see_first_step(double now);
   void advise(double now);
+  void consider_move(double now);
+  void offer(int slow_rank, double share, double now);
+  void begin_move(const LaunchAction& action, double now);
+  void tell_of_nodes();
   void show_metrics(double now);
 
   const LaunchPlan& plan_;
@@ -98,6 +103,8 @@ class Launcher {
   double trouble_s_ = 0;              // when this attempt's end began to show; 0: it has not
   double reported_s_ = 0;             // when the last fault was named; 0: there was none
   double watched_s_ = 0, read_metrics_s_ = 0;
+  double stepped_s_ = 0, moved_s_ = 0;  // this attempt's first step; the last look for a move
+  int64_t stepped_at_ = 0;              // step that was done then
   bool asked_ = false, fencing_ = false;
   std::optional<double> waits_since_;  // for nodes
   LaunchResult result_;
@@ -175,6 +182,7 @@ void Launcher::look(double now) {
     result_.resigned = true;
     return;
   }
+  tell_of_nodes();
   const bool signalled = StopSignals::requested();
   if ((signalled || (plan_.fleet && plan_.fleet->asked_to_stop())) &&
       !std::exchange(asked_, true)) {
@@ -194,7 +202,7 @@ void Launcher::look(double now) {
   else if (now_s() - watched_s_ >= kWatchEvery_s && policy_.phase() != LaunchPhase::kClassify)
     watch(now_s());
   rank_log_.flush();
-  send({EventKind::kTick}, now_s());
+  if (attempt_) send({EventKind::kTick}, now_s());  // a start waits for its nodes: may_start
 }
 
 // Whether there are the nodes for an attempt.  Ends the run if they do not come for too long.
@@ -239,6 +247,7 @@ void Launcher::watch(double now) {
   for (const auto& [rank, page] : sight_.pages) reached_ = std::max(reached_, page.step);
   see_first_step(now);
   advise(now);
+  consider_move(now);
   if (!sight_.fault) return;
   trouble_s_ = now - sight_.silence_s;
   send({EventKind::kSeen, policy_.attempt(), *sight_.fault}, now);
@@ -255,6 +264,8 @@ void Launcher::see_first_step(double now) {
     ++numbers_.num_restarts;
   }
   events_.add("first_step", policy_.attempt(), members);
+  stepped_s_ = moved_s_ = now;
+  stepped_at_ = reached_;
   send({EventKind::kFirstStep, policy_.attempt()}, now);
 }
 
@@ -274,6 +285,49 @@ void Launcher::advise(double now) {
     tell(fmt::format("{}: {}", advice.name, advice.text));
     events_.add("check", policy_.attempt(),
                 {{"class", advice.name}, {"rank", advice.rank}, {"action", advice.text}});
+    if (plan_.fleet && advice.rank >= 0 && advice.share > 0) offer(advice.rank, advice.share, now);
+  }
+}
+
+void Launcher::consider_move(double now) {
+  constexpr double kEvery_s = 5;
+  if (!plan_.fleet || policy_.phase() != LaunchPhase::kRun || now - moved_s_ < kEvery_s) return;
+  moved_s_ = now;
+  offer(-1, 0, now);
+}
+
+// Moves the run to other nodes if the rest of it gains more than a save and a restart cost.
+void Launcher::offer(int slow_rank, double share, double now) {
+  constexpr double kUsualRestart_s = 30, kSettled_s = 20;
+  const std::optional<NodePlacement::Move> move = plan_.fleet->move(slow_rank, share, now);
+  const auto page = sight_.pages.find(0);
+  if (!move || page == sight_.pages.end() || now - stepped_s_ < kSettled_s) return;
+  const double step_s = (now - stepped_s_) / double(std::max<int64_t>(1, reached_ - stepped_at_));
+  const double rest_s = double(std::max<int64_t>(0, page->second.num_steps - reached_)) * step_s;
+  const double restart_s = numbers_.num_restarts > 0
+                               ? numbers_.restart_s / double(numbers_.num_restarts)
+                               : kUsualRestart_s;
+  if (move->share * rest_s <= 2 * restart_s) return;
+  send({EventKind::kMove,
+        policy_.attempt(),
+        {.text = fmt::format("{}, by which the rest of the run takes {:.0f} % less time",
+                             move->text, 100 * move->share)}},
+       now);
+  if (policy_.phase() == LaunchPhase::kDrain) plan_.fleet->leave_out(*move);
+}
+
+void Launcher::begin_move(const LaunchAction& action, double now) {
+  reported_s_ = now;
+  const std::string line = "saves and moves: " + action.text;
+  tell(line);
+  events_.add("node", action.attempt, {{"action", line}});
+}
+
+void Launcher::tell_of_nodes() {
+  if (!plan_.fleet) return;
+  for (const std::string& line : plan_.fleet->take_notes()) {
+    tell(line);
+    events_.add("node", policy_.attempt(), {{"action", line}});
   }
 }
 
@@ -367,7 +421,10 @@ void Launcher::act(const LaunchAction& action, double now) {
     case ActionKind::kStart:
       return start(action, now);
     case ActionKind::kTerminate:
-      events_.add("preempt", action.attempt, {{"signal", StopSignals::name()}});
+      if (action.text.empty())
+        events_.add("preempt", action.attempt, {{"signal", StopSignals::name()}});
+      else
+        begin_move(action, now);
       return attempt_->terminate();
     case ActionKind::kReport:
       return report(now);
@@ -399,7 +456,7 @@ void Launcher::start(const LaunchAction& action, double now) {
   events_.add("start", action.attempt, members);
   try {
     if (plan_.fleet)
-      attempt_ = plan_.fleet->start(command, action.attempt, socket_);
+      start_on_nodes(command, action.attempt);
     else
       attempt_ = std::make_unique<LocalAttempt>(command, socket_);
     kills_ = attempt_->memory_kills();
@@ -408,6 +465,17 @@ void Launcher::start(const LaunchAction& action, double now) {
          now);
     end_fence(now);
   }
+}
+
+void Launcher::start_on_nodes(const AttemptCommand& command, int attempt) {
+  attempt_ = plan_.fleet->start(command, attempt, socket_);
+  const std::optional<LaunchLayout>& fewer = plan_.fleet->fewer_nodes();
+  if (!fewer) return;
+  const std::string line =
+      fmt::format("shrunk to {} nodes: {}; sums of other ranks differ in their last bits",
+                  fewer->nodes, fewer->mesh);
+  tell(line);
+  events_.add("node", attempt, {{"action", line}});
 }
 
 // Two of the three lines of a fault: what, and why the launcher thinks so.
@@ -432,10 +500,8 @@ void Launcher::report(double now) {
   members["step"] = reached_;
   members["detect_s"] = detect_s;
   events_.add("fault", policy_.attempt(), members);
-  if (const std::string line = plan_.fleet ? plan_.fleet->judge(cause, now) : ""; !line.empty()) {
-    tell(line);
-    events_.add("node", policy_.attempt(), {{"action", line}});
-  }
+  if (plan_.fleet) plan_.fleet->judge(cause, now);
+  tell_of_nodes();
 }
 
 void Launcher::decide(const LaunchAction& action) {
@@ -478,7 +544,9 @@ TimeClass Launcher::class_now() const {
   if (phase == LaunchPhase::kClassify) return TimeClass::kDetect;
   const auto leader = sight_.pages.find(0);
   if (leader == sight_.pages.end()) return TimeClass::kStartLoad;
-  return class_of(leader->second, furthest_);
+  const TimeClass time = class_of(leader->second, furthest_);
+  const bool fewer = plan_.fleet && plan_.fleet->fewer_nodes();
+  return fewer && time == TimeClass::kUseful ? TimeClass::kDegraded : time;
 }
 
 }  // namespace

@@ -77,8 +77,11 @@ void write_layouts(FileSystem& files, const std::string& path, const LaunchLayou
                     {"mesh", layout.mesh},
                     {"step_s", layout.step_s},
                     {"rank_bytes", layout.rank_bytes}});
-  write_text(files, path,
-             one_line({{"v", 1}, {"question", layouts.question}, {"layouts", rows}}) + "\n");
+  write_text(
+      files, path,
+      one_line(
+          {{"v", 1}, {"question", layouts.question}, {"whole", layouts.whole}, {"layouts", rows}}) +
+          "\n");
 }
 
 }  // namespace
@@ -125,17 +128,19 @@ LaunchLayouts read_layouts(FileSystem& files, const std::string& path,
   try {
     const Json json = parse_json(read_text(files, path), path, ErrorKind::kCorrupt);
     if (json.at("question") != question) return layouts;
+    layouts.whole = json.at("whole");
     for (const Json& row : json.at("layouts"))
       layouts.all.push_back({row.at("nodes"), row.at("ranks_per_node"), row.at("keys"),
                              row.at("mesh"), row.at("step_s"), row.at("rank_bytes")});
   } catch (const std::exception&) {  // it is made again
-    layouts.all.clear();
+    layouts = {question};
   }
   return layouts;
 }
 
 void find_layouts(const LayoutQuestion& question, FileSystem& files, const std::string& path,
                   Log& log) {
+  if (read_layouts(files, path, question.id()).whole) return;
   LaunchLayouts layouts{question.id(), {own_layout(question, log)}};
   write_layouts(files, path, layouts);
   const int half = (question.nodes + 1) / 2;
@@ -154,6 +159,8 @@ void find_layouts(const LayoutQuestion& question, FileSystem& files, const std::
     std::ranges::stable_sort(layouts.all, std::greater(), &LaunchLayout::nodes);
     write_layouts(files, path, layouts);
   }
+  layouts.whole = true;
+  write_layouts(files, path, layouts);
 }
 
 }  // namespace ashlar::launch

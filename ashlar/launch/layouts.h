@@ -48,8 +48,9 @@ std::optional<LaunchLayout> layout_on(const LayoutQuestion& question, int nodes,
 
 // The layouts that are known, of most nodes first; the first one is the run's own.
 struct LaunchLayouts {
-  std::string question;  // LayoutQuestion::id()
+  std::string question = {};  // LayoutQuestion::id()
   std::vector<LaunchLayout> all = {};
+  bool whole = false;  // the search has ended
 
   // The one of most nodes that as many nodes can have; nullptr: none.
   const LaunchLayout* on(int nodes) const;
@@ -57,8 +58,8 @@ struct LaunchLayouts {
 // Empty unless the file has the answer to this question.
 LaunchLayouts read_layouts(FileSystem& files, const std::string& path, const std::string& question);
 
-// Writes the file again after every layout that it finds: the run's own, one node less, half of the
-// nodes, and then the others downwards.
+// Unless the file has the whole answer already.  Writes it again after every layout that it finds:
+// the run's own, one node less, half of the nodes, and then the others downwards.
 void find_layouts(const LayoutQuestion& question, FileSystem& files, const std::string& path,
                   Log& log);
 

@@ -28,6 +28,16 @@ Quarantine read_quarantine(FileSystem& files, const std::string& path, Log& log)
   }
 }
 
+// Nodes of a job that begins come one by one; later only links break.
+NodeRules rules_of(const FleetSpec& spec, bool has_run) {
+  constexpr double kLink_s = 10;
+  return {.num_nodes = spec.num_nodes,
+          .elastic = spec.limits.elastic,
+          .preflight = spec.limits.preflight,
+          .first_check = spec.epoch << 32,
+          .patience_s = has_run ? kLink_s : spec.limits.wait_nodes_s / 2};
+}
+
 // The starter is a child of this process, and its ranks are on other machines.
 class FleetAttempt : public Attempt {
  public:
@@ -65,9 +75,10 @@ Leader::Leader(const FleetSpec& spec, FileSystem& files, Log& log)
       star_(control::Listener(control::Reach::kNetwork, spec.interface_name),
             epochs_.key_of(spec.epoch)),
       quarantine_(read_quarantine(files, join(spec.directory, "quarantine.json"), log)),
+      attempt_(next_attempt(files, join(spec.directory, "ranks")) - 1),
+      placement_(rules_of(spec, attempt_ > 0), now_s()),
       now_(now_s()),
-      written_s_(now_),
-      attempt_(next_attempt(files, join(spec.directory, "ranks")) - 1) {
+      written_s_(now_) {
   order_.fence = attempt_;  // of earlier leaders
   epochs_.beat(spec.epoch);
   epochs_.publish(spec.epoch, star_.address());
@@ -110,11 +121,14 @@ void Leader::take_report(int number, std::span<const std::byte> body) {
   for (auto& [rank, page] : agent.report.pages) move_to_here(agent, page);
   for (const AgentReport::Rank& rank : agent.report.ranks)
     if (rank.attempt == attempt_) ranks_.emplace(rank.rank, agent.report.node);
+  if (const auto failure = placement_.take(agent.report.node, agent.report.check, now_))
+    note(*failure);
 }
 
 void Leader::give_orders() {
   AgentOrder order = order_;
   for (const auto& [number, agent] : agents_) {
+    order.check = placement_.check_of(agent.report.node);
     star_.send(number, kOrderFrame, to_bytes(order));
     if (is_heard(agent)) ++order.place;
   }
@@ -134,37 +148,47 @@ bool Leader::asked_to_stop() const {
                              [](const auto& agent) { return agent.second.report.asked_to_stop; });
 }
 
-// Nodes that are heard, free of older ranks and not in quarantine; and, if these are too few, those
-// in it that may still do.
-std::vector<std::string> Leader::fit_nodes() const {
-  std::vector<std::string> fit, held;
+// The nodes whose agents are heard.
+std::vector<NodeView> Leader::views() const {
+  std::vector<NodeView> nodes;
   for (const auto& [number, agent] : agents_) {
+    if (!is_heard(agent)) continue;
     const std::string& node = agent.report.node;
-    if (!is_heard(agent) || agent.report.fenced < order_.fence) continue;
-    if (!quarantine_.holds(node, unix_now_s()))
-      fit.push_back(node);
-    else if (!quarantine_.is_broken(node, unix_now_s()))
-      held.push_back(node);
+    const bool held = quarantine_.holds(node, unix_now_s());
+    nodes.push_back({.name = node,
+                     .ready = agent.report.fenced >= order_.fence,
+                     .held = held,
+                     .broken = held && quarantine_.is_broken(node, unix_now_s())});
   }
-  const size_t lacking = size_t(std::max(0, spec_.num_nodes - int(fit.size())));
-  fit.insert(fit.end(), held.begin(),
-             held.begin() + std::ptrdiff_t(std::min(lacking, held.size())));
-  return fit;
+  return nodes;
+}
+
+// From time to time: the process that finds them is at work.
+void Leader::read_layouts() {
+  constexpr double kReadEvery_s = 5;
+  if (spec_.layouts.empty() || now_ - layouts_read_s_ < kReadEvery_s) return;
+  layouts_read_s_ = now_;
+  placement_.know(
+      launch::read_layouts(files_, join(spec_.directory, "layouts.json"), spec_.layouts));
 }
 
 std::string Leader::missing(double now) {
   now_ = now;
-  const std::vector<std::string> fit = fit_nodes();
-  if (int(fit.size()) >= spec_.num_nodes) return "";
-  return fmt::format("{} of {} nodes are ready ({})", fit.size(), spec_.num_nodes,
-                     fmt::join(fit, ", "));
+  read_layouts();
+  next_ = placement_.decide(views(), now);
+  for (const NodePlacement::Failure& slow : placement_.take_slow()) note(slow);
+  if (next_.asks) give_orders();
+  return next_.missing;
 }
 
 std::unique_ptr<Attempt> Leader::start(const AttemptCommand& command, int attempt,
                                        RankSocket& socket) {
   ASHLAR_REQUIRE(is_newest(), kLaunch, "another launcher leads the run");
-  nodes_ = choose_nodes(fit_nodes(), nodes_, size_t(spec_.num_nodes));
-  ASHLAR_REQUIRE(!nodes_.empty(), kLaunch, "too few nodes are ready for attempt {}", attempt);
+  ASHLAR_REQUIRE(next_.missing.empty() && !next_.nodes.empty(), kLaunch,
+                 "too few nodes are ready for attempt {}", attempt);
+  placement_.start(std::exchange(next_, {.missing = "nothing is decided"}));
+  const std::vector<std::string>& nodes = placement_.nodes();
+  const std::optional<LaunchLayout>& fewer = placement_.layout();
   files_.make_directories(fmt::format("{}/ranks/{}", spec_.directory, attempt));
   attempt_ = attempt;
   ranks_.clear();
@@ -173,23 +197,25 @@ std::unique_ptr<Attempt> Leader::start(const AttemptCommand& command, int attemp
   order_.stop = 0;
   AttemptCommand whole = command;
   whole.starter = StarterKind::kSrun;
-  whole.words = spec_.starter(nodes_);
+  whole.words = spec_.starter(nodes, fewer ? fewer->ranks_per_node : spec_.ranks_per_node);
   whole.words.insert(whole.words.end(), command.words.begin(), command.words.end());
+  if (fewer) whole.words.insert(whole.words.end(), fewer->keys.begin(), fewer->keys.end());
   whole.variables.insert(whole.variables.end(), spec_.variables.begin(), spec_.variables.end());
   whole.variables.push_back(fmt::format("{}={}", kAgentVariable, epochs_.agent_socket()));
   whole.variables.push_back(fmt::format("{}={}", kEpochVariable, spec_.epoch));
-  log_.info("attempt {} on {}", attempt, fmt::join(nodes_, ", "));
+  log_.info("attempt {} on {}", attempt, fmt::join(nodes, ", "));
   return std::make_unique<FleetAttempt>(*this, whole, socket);
 }
 
 bool Leader::is_in_attempt(const Agent& agent) const {
-  return std::ranges::find(nodes_, agent.report.node) != nodes_.end();
+  return std::ranges::binary_search(placement_.nodes(), agent.report.node);
 }
 
 // Adds the ranks that have ended, as the agents see it, and the nodes that are lost.
 void Leader::take_news(Attempt::News& news) {
   for (const auto& [number, agent] : agents_) {
     if (!is_in_attempt(agent)) continue;
+    if (!is_heard(agent)) placement_.suspect(agent.report.node);
     if (!is_heard(agent) && !std::exchange(told_lost_, true))
       news.gone.insert(news.gone.begin(),
                        {EvidenceKind::kNodeLost, -1, 0,
@@ -269,17 +295,45 @@ bool Leader::hears(int agent) const {
   return known != agents_.end() && is_heard(known->second);
 }
 
-std::string Leader::judge(const Cause& cause, double now) {
+void Leader::judge(const Cause& cause, double now) {
   now_ = now;
-  const auto verdict =
-      quarantine_.count(node_of(cause.rank), cause, int(agents_.size()), unix_now_s());
-  if (!verdict) return "";
+  const std::string node = node_of(cause.rank);
+  if (!node.empty()) placement_.suspect(node);
+  note(quarantine_.count(node, cause, int(agents_.size()), unix_now_s()));
+}
+
+void Leader::note(const std::optional<Quarantine::Verdict>& verdict) {
+  if (!verdict) return;
   save_quarantine();
   const double hours = (verdict->until_s - unix_now_s()) / 3600;
   const std::string term = verdict->until_s > 0 ? fmt::format("for {:.0f} h", hours) : "for good";
-  return fmt::format(
-      "node {0} is in quarantine {1}: {2} (scontrol update nodename={0} state=drain reason='{2}')",
-      verdict->node, term, verdict->cause);
+  notes_.push_back(fmt::format(
+      "node {0} is in quarantine {1}: {2}: {3} (scontrol update nodename={0} state=drain "
+      "reason='{2}')",
+      verdict->node, term, verdict->cause, verdict->evidence));
+}
+
+void Leader::note(const NodePlacement::Failure& failure) {
+  const char* cause = failure.broken ? name_of(FaultClass::kHardware) : "slow";
+  const auto verdict = quarantine_.leave_out(failure.node, cause, failure.evidence,
+                                             int(agents_.size()), unix_now_s());
+  note(verdict);
+  if (!verdict)
+    notes_.push_back(fmt::format("node {}: {}; too many nodes are in quarantine lately for it",
+                                 failure.node, failure.evidence));
+}
+
+std::optional<NodePlacement::Move> Leader::move(int slow_rank, double share, double now) {
+  now_ = now;
+  read_layouts();
+  const std::vector<NodeView> nodes = views();
+  placement_.check_spares(nodes, now);
+  if (slow_rank < 0) return placement_.grow(nodes, now);
+  return placement_.leave(node_of(slow_rank), share, nodes, now);
+}
+
+void Leader::leave_out(const NodePlacement::Move& move) {
+  if (!move.from_node.empty()) note(NodePlacement::Failure{move.from_node, move.text});
 }
 
 void Leader::save_quarantine() {

@@ -21,18 +21,23 @@
 #include "ashlar/launch/epochs.h"
 #include "ashlar/launch/fleet.h"
 #include "ashlar/launch/node_choice.h"
+#include "ashlar/launch/node_placement.h"
 
 namespace ashlar::launch {
 
 struct FleetSpec {
   int64_t epoch = 1;
-  int num_nodes = 1;      // of an attempt
+  int num_nodes = 1;  // of the run
+  int ranks_per_node = 1;
   std::string directory;  // RUN_DIR/launch, which exists
   std::string job = {};   // by which agents of one start of a job know each other
   // The words before those of the ranks' own command.
-  std::function<std::vector<std::string>(const std::vector<std::string>& nodes)> starter = {};
+  std::function<std::vector<std::string>(const std::vector<std::string>& nodes, int ranks_per_node)>
+      starter = {};
   std::vector<std::string> variables = {};  // NAME=VALUE, for the starter
   std::string interface_name = {};          // to listen at; "": every one that is up
+  LaunchSpec limits = {};
+  std::string layouts = {};  // LaunchLayouts::question; "": none are asked for
 };
 
 class Leader : public Fleet {
@@ -47,7 +52,11 @@ class Leader : public Fleet {
   std::string missing(double now) override;
   std::unique_ptr<Attempt> start(const AttemptCommand& command, int attempt,
                                  RankSocket& socket) override;
-  std::string judge(const Cause& cause, double now) override;
+  const std::optional<LaunchLayout>& fewer_nodes() const override { return placement_.layout(); }
+  void judge(const Cause& cause, double now) override;
+  std::optional<NodePlacement::Move> move(int slow_rank, double share, double now) override;
+  void leave_out(const NodePlacement::Move& move) override;
+  std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
   void end(int exit_code) override;
 
   // For the attempt that runs.
@@ -75,7 +84,10 @@ class Leader : public Fleet {
   void take_report(int number, std::span<const std::byte> body);
   void give_orders();
   void renew();
-  std::vector<std::string> fit_nodes() const;
+  std::vector<NodeView> views() const;
+  void read_layouts();
+  void note(const std::optional<Quarantine::Verdict>& verdict);
+  void note(const NodePlacement::Failure& failure);
   static void move_to_here(Agent& agent, PulsePage& page);
   void save_quarantine();
 
@@ -86,12 +98,15 @@ class Leader : public Fleet {
   Tenure tenure_;
   AgentStar star_;
   Quarantine quarantine_;
+  int attempt_ = 0;  // that runs, or ran last
+  NodePlacement placement_;
+  NodePlacement::Decision next_;  // attempt
+  double layouts_read_s_ = 0;
+  std::vector<std::string> notes_;
   std::map<int, Agent> agents_;
   AgentOrder order_;
   double now_ = 0, renewed_s_ = 0, written_s_ = 0, fence_s_ = 0;
   int64_t newest_ = 0;                // epoch
-  int attempt_ = 0;                   // that runs, or ran last
-  std::vector<std::string> nodes_;    // of that attempt
   std::map<int, std::string> ranks_;  // of that attempt that have joined, with their nodes
   std::vector<int> gone_;             // of these, that have ended
   bool told_lost_ = false;            // that attempt has lost a node

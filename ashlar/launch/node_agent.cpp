@@ -15,6 +15,7 @@
 #include "ashlar/control/connection.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/threads.h"
 #include "ashlar/launch/agent_messages.h"
 #include "ashlar/launch/epochs.h"
 #include "ashlar/launch/moments.h"
@@ -60,12 +61,14 @@ class NodeAgent {
         epochs_(files, directory_),
         socket_(epochs_.agent_socket()),
         watch_(spec.run_directory, spec.hang_s, log),
+        preflight_(spec.program, spec.ranks_per_node),
         heard_s_(now_s()) {}
 
   int run() {
     while (!result_) look(now_s());
     kill_all_ranks();
     end_child();
+    end_aside();
     try {
       remove_pulse(spec_.run_directory);
     } catch (const Error& error) {
@@ -97,6 +100,10 @@ class NodeAgent {
     serve_link(ready[1].revents, now);
     if (now - heard_s_ >= kForlorn_s) lose_heart();
     obey();
+    if (const int64_t checked = preflight_.look(now).number; checked != checked_) {
+      checked_ = checked;
+      reported_s_ = 0;  // the leader waits for it
+    }
     if (now - reported_s_ >= kReportEvery_s) report(now);
   }
 
@@ -167,6 +174,7 @@ class NodeAgent {
     follow(epoch);
     heard_s_ = now_s();
     const pid_t agent = getpid();
+    begin_aside(agent);
     leader_ = fork();
     ASHLAR_REQUIRE(leader_ >= 0, kLaunch, "the leader's process cannot be made");
     if (leader_ > 0) return;
@@ -174,6 +182,28 @@ class NodeAgent {
     if (getppid() != agent) _exit(kResignedCode);
     signals_.release();
     _exit(lead_here(epoch));
+  }
+
+  // Once: what it does outlives the leader.
+  void begin_aside(pid_t agent) {
+    if (!spec_.aside || aside_ > 0) return;
+    aside_ = fork();
+    if (aside_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != agent) _exit(0);
+    signals_.release();
+    lower_thread_priority();
+    try {
+      spec_.aside();
+    } catch (const std::exception& error) {
+      log_.warn("what runs beside the leader ends: {}", error.what());
+    }
+    _exit(0);
+  }
+  void end_aside() {
+    if (aside_ <= 0) return;
+    kill(aside_, SIGKILL);
+    waitpid(aside_, nullptr, 0);
   }
 
   // An error ends the run: it would come to the next leader, too.
@@ -233,6 +263,7 @@ class NodeAgent {
     place_ = order.place;
     heard_s_ = now;
     reported_s_ = 0;  // the leader waits for the answer
+    preflight_.obey(order.check, now);
     if (order.over) result_ = order.exit_code;
   }
 
@@ -258,6 +289,7 @@ class NodeAgent {
     }
     report.bytes = finds.bytes;
     report.memory_kills = memory_kills();
+    report.check = preflight_.look(now);
     report.pages = std::move(finds.pages);
     report.now_ns = pulse_now_ns();
     link_->queue(kReportFrame, to_bytes(report));
@@ -270,6 +302,8 @@ class NodeAgent {
   EpochFiles epochs_;
   RankSocket socket_;
   Watch watch_;
+  Preflight preflight_;
+  int64_t checked_ = 0;  // the last check that the leader was told of
   Candidacy candidacy_;
   std::vector<Rank> ranks_;  // that live
   std::unique_ptr<control::Connection> link_;
@@ -278,6 +312,7 @@ class NodeAgent {
   int place_ = Candidacy::kMostPlaces, next_host_ = 0;
   double heard_s_, looked_s_ = 0, reported_s_ = 0, tried_s_ = 0;
   pid_t leader_ = 0;  // the child that leads; 0: none
+  pid_t aside_ = 0;   // the child beside it
   bool asked_to_stop_ = false, warned_ = false;
   std::optional<int> result_;
 };

@@ -21,8 +21,12 @@ struct AgentSpec {
   int number = 1;        // from 1, another one on each node
   std::string job = "";  // by which agents of one start of a job know each other
   double hang_s = 10;
+  std::string program = {};  // that checks the node; see Preflight
+  int ranks_per_node = 1;
   // Leads in a child process, and returns its exit code; kResignedCode: the run goes on.
   std::function<int(int64_t epoch)> lead;
+  // Runs beside the leader in another child, of the lowest priority, for as long as it takes.
+  std::function<void()> aside = {};
 };
 inline constexpr int kResignedCode = 75;  // EX_TEMPFAIL; no code of docs/errors.md
 

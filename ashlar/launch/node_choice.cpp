@@ -36,15 +36,21 @@ std::optional<Quarantine::Verdict> Quarantine::count(const std::string& node, co
   std::erase_if(faults, [&](const Fault& old) { return now_s - old.time_s > kNodeHour_s; });
   faults.push_back({cause.fault, now_s});
   if (std::ranges::count(faults, cause.fault, &Fault::fault) < allowed) return std::nullopt;
+  return leave_out(node, name_of(cause.fault), cause.text, num_nodes, now_s);
+}
+
+std::optional<Quarantine::Verdict> Quarantine::leave_out(const std::string& node,
+                                                         const std::string& cause,
+                                                         const std::string& evidence, int num_nodes,
+                                                         double now_s) {
   std::erase_if(recent_, [&](double time_s) { return now_s - time_s > kManyWithin_s; });
   if (int(recent_.size()) >= std::max(2, num_nodes / 10)) return std::nullopt;
   recent_.push_back(now_s);
-  faults.clear();
+  faults_.erase(node);
   Verdict& verdict = verdicts_[node];
   const int strikes = verdict.node.empty() ? 1 : verdict.strikes + 1;
   const bool for_good = size_t(strikes) > kTerms_s.size();
-  verdict = {node, name_of(cause.fault), cause.text, strikes,
-             for_good ? 0 : now_s + kTerms_s[size_t(strikes - 1)]};
+  verdict = {node, cause, evidence, strikes, for_good ? 0 : now_s + kTerms_s[size_t(strikes - 1)]};
   return verdict;
 }
 

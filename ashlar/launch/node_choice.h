@@ -7,9 +7,9 @@
 //   hang          the second on one node within an hour
 //   killed        the third within an hour
 //
-// A node that has its count is in quarantine for an hour, then for six, then for good.  If more
-// than a tenth of the nodes, and at least two, come to it within ten minutes, something else is
-// wrong, and nodes are not to blame any more.
+// A node that has its count, failed its check, or is slow, is in quarantine for an hour, then for
+// six, then for good.  If more than a tenth of the nodes, and at least two, come to it within ten
+// minutes, something else is wrong, and nodes are not to blame any more.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,9 @@ class Quarantine {
   // now_s: seconds since 1970.
   std::optional<Verdict> count(const std::string& node, const Cause& cause, int num_nodes,
                                double now_s);
+  // Leaves a node out at once, for what was found about it.  nullopt: too many are left out lately.
+  std::optional<Verdict> leave_out(const std::string& node, const std::string& cause,
+                                   const std::string& evidence, int num_nodes, double now_s);
   bool holds(const std::string& node, double now_s) const;
   // Whether it is held for a fault of the machine itself, so that it is not even used if nodes are
   // too few without it.

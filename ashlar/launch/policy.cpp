@@ -85,6 +85,9 @@ std::vector<LaunchAction> Policy::on(const PolicyEvent& event, double now) {
     case EventKind::kFenced:
       if (phase_ == LaunchPhase::kFence) decide(event, now, actions);
       break;
+    case EventKind::kMove:
+      move(event.evidence.text, now, actions);
+      break;
     case EventKind::kTick:
     case EventKind::kAskedToStop:
     case EventKind::kTooFewNodes:
@@ -105,6 +108,8 @@ void Policy::on_tick(double now, Actions& actions) {
     ++attempt_;
     evidence_.clear();
     cause_.reset();
+    drained_ = false;
+    move_.clear();
     actions.push_back({.kind = ActionKind::kStart,
                        .attempt = attempt_,
                        .from_step = state_.from_step,
@@ -129,6 +134,19 @@ void Policy::ask_to_stop(Actions& actions) {
     drained_ = true;
     actions.push_back({.kind = ActionKind::kTerminate, .attempt = attempt_});
   }
+}
+
+// A fault may need the budget more: a move leaves half of it.
+void Policy::move(const std::string& why, double now, Actions& actions) {
+  const auto recent =
+      std::ranges::count_if(state_.restarts, [&](double t) { return now - t < kHour_s; });
+  if (phase_ != LaunchPhase::kRun || 2 * (recent + 1) > limits_.restarts_per_hour ||
+      2 * (int64_t(state_.restarts.size()) + 1) > limits_.restarts)
+    return;
+  phase_ = LaunchPhase::kDrain;
+  drained_ = true;
+  move_ = why;
+  actions.push_back({.kind = ActionKind::kTerminate, .attempt = attempt_, .text = why});
 }
 
 // A process that is gone, or was killed for its memory, brings the whole attempt to an end, and the
@@ -173,6 +191,8 @@ void Policy::decide(const PolicyEvent& fenced, double now, Actions& actions) {
   if (!cause_) return stop(0, "", actions);
   if (asked_to_stop_)
     return stop(drained_ ? cause_->exit_code : int(ErrorKind::kPreempted), "", actions);
+  if (!move_.empty() && cause_->fault == FaultClass::kPreempted)
+    return start_elsewhere(fenced, now, actions);
   count(fenced.steps);
   if (cause_->fault == FaultClass::kNumeric && cause_->remedy.restart) answer_numeric(fenced);
   if (const std::optional<LaunchAction> stopping = reason_to_stop(now))
@@ -193,6 +213,16 @@ void Policy::decide(const PolicyEvent& fenced, double now, Actions& actions) {
                      .from_step = state_.from_step,
                      .delay_s = delay_s,
                      .text = plan_text(fenced, delay_s)});
+}
+
+void Policy::start_elsewhere(const PolicyEvent& fenced, double now, Actions& actions) {
+  note_progress(fenced.steps);
+  phase_ = LaunchPhase::kForm;
+  start_at_ = now;
+  state_.restarts.push_back(now);
+  actions.push_back({.kind = ActionKind::kDecide,
+                     .attempt = attempt_,
+                     .text = fmt::format("{}: {}", plan_text(fenced, 0), move_)});
 }
 
 // The next attempt continues from before the first bad step.  If nothing tells which steps were

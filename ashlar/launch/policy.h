@@ -7,6 +7,7 @@
 //    |             CLASSIFY      waits until the processes have said how they ended
 //    |                 v
 //    +--restart----- FENCE       until no process of the attempt is left
+//    +--move--DRAIN, FENCE       the attempt saves, and the next one runs on other nodes
 //                      +--no remedy, or a limit is spent--> STOP (code of the cause, or 31)
 //
 // A launcher that was killed, or asked to stop, leaves its counts to the next one; one that gave up
@@ -63,6 +64,7 @@ enum class EventKind : uint8_t {
   kEnded,        // its first process ended: evidence is kExit or kSignal
   kFenced,       // none of its processes is left
   kTooFewNodes,  // evidence: what a start has waited for in vain
+  kMove,         // the run would be faster on other nodes; evidence: why
   kTookOver,     // before the first tick: evidence of the loss of the leader before this one
 };
 struct PolicyEvent {
@@ -75,7 +77,7 @@ struct PolicyEvent {
 
 enum class ActionKind : uint8_t {
   kStart,      // attempt, from_step, rate_factor
-  kTerminate,  // ask the ranks to save and stop
+  kTerminate,  // ask the ranks to save and stop; text: why, if the run goes on elsewhere
   kReport,     // the cause is known
   kFence,      // end every process of the attempt, then tell kFenced
   kDecide,     // text: what follows from the cause
@@ -111,6 +113,8 @@ class Policy {
   using Actions = std::vector<LaunchAction>;
   void on_tick(double now, Actions& actions);
   void ask_to_stop(Actions& actions);
+  void move(const std::string& why, double now, Actions& actions);
+  void start_elsewhere(const PolicyEvent& fenced, double now, Actions& actions);
   void see(const Evidence& evidence, double now, Actions& actions);
   void judge(double now, Actions& actions);
   void fence(double now, Actions& actions);
@@ -132,6 +136,7 @@ class Policy {
   int attempt_;
   bool asked_to_stop_ = false;
   bool drained_ = false;            // this attempt was asked to save and stop
+  std::string move_;                // why it was, if the run goes on elsewhere
   std::vector<Evidence> evidence_;  // of this attempt's end
   std::optional<Cause> cause_;
   PolicyState state_;

@@ -60,11 +60,14 @@ int run_in_slurm(const LaunchPlan& plan, const SlurmWorld& world, FileSystem& fi
   const auto lead = [&](int64_t epoch) {
     FleetSpec fleet{.epoch = epoch,
                     .num_nodes = world.num_nodes,
+                    .ranks_per_node = world.ranks_per_node,
                     .directory = join(plan.run_directory, "launch"),
                     .job = start_of_job};
-    fleet.starter = [&](const auto& nodes) {
-      return srun_words(job, nodes, world.ranks_per_node, cpus);
+    fleet.starter = [&](const auto& nodes, int ranks_per_node) {
+      return srun_words(job, nodes, ranks_per_node, cpus);
     };
+    fleet.limits = plan.limits;
+    if (world.layouts) fleet.layouts = world.layouts->id();
     if (const char* configuration = std::getenv("SLURM_CONF"))
       fleet.variables.push_back(fmt::format("SLURM_CONF={}", configuration));
     if (world.interface_name != "none") fleet.interface_name = world.interface_name;
@@ -77,13 +80,20 @@ int run_in_slurm(const LaunchPlan& plan, const SlurmWorld& world, FileSystem& fi
     end_job_without_script(leader, job, result.exit_code);
     return result.exit_code;
   };
-  return run_agent({.run_directory = plan.run_directory,
-                    .node = slurm_variable("SLURMD_NODENAME"),
-                    .number = std::atoi(slurm_variable("SLURM_PROCID").c_str()) + 1,
-                    .job = start_of_job,
-                    .hang_s = plan.limits.hang_s,
-                    .lead = lead},
-                   files, log);
+  AgentSpec agent{.run_directory = plan.run_directory,
+                  .node = slurm_variable("SLURMD_NODENAME"),
+                  .number = std::atoi(slurm_variable("SLURM_PROCID").c_str()) + 1,
+                  .job = start_of_job,
+                  .hang_s = plan.limits.hang_s,
+                  .program = world.program,
+                  .ranks_per_node = world.ranks_per_node,
+                  .lead = lead};
+  if (world.layouts)
+    agent.aside = [&] {
+      Log silent([](std::string_view) {});
+      find_layouts(*world.layouts, files, join(plan.run_directory, "launch/layouts.json"), silent);
+    };
+  return run_agent(agent, files, log);
 }
 
 }  // namespace ashlar::launch

@@ -5,18 +5,22 @@
 // Errors   kLaunch outside of a Slurm job.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/launch/launcher.h"
+#include "ashlar/launch/layouts.h"
 
 namespace ashlar::launch {
 
 struct SlurmWorld {
-  int num_nodes = 1, ranks_per_node = 1;  // of an attempt
-  std::string interface_name = {};        // for links between agents; "" or "none": any
+  int num_nodes = 1, ranks_per_node = 1;       // of an attempt
+  std::string interface_name = {};             // for links between agents; "" or "none": any
+  std::string program = {};                    // this one, for checks of nodes
+  std::optional<LayoutQuestion> layouts = {};  // of fewer nodes, if launch.elastic wants them
 };
 
 // The words that start so many ranks on each of these nodes, before those of the program.

@@ -10,12 +10,14 @@
 #include <set>
 
 #include "ashlar/checkpoint/root/lease.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/launch/agent_messages.h"
 #include "ashlar/launch/epochs.h"
 #include "ashlar/launch/launcher.h"
 #include "ashlar/launch/leader.h"
 #include "ashlar/launch/node_agent.h"
 #include "ashlar/launch/node_choice.h"
+#include "ashlar/launch/node_placement.h"
 #include "ashlar/launch/policy.h"
 #include "ashlar/launch/slurm.h"
 #include "tests/support/errors.h"
@@ -51,6 +53,7 @@ TEST(AgentMessages, KeepWhatAHangIsFoundBy) {
   report.bytes = 99;
   report.memory_kills = 1;
   report.now_ns = 77;
+  report.check = {5, false, "wrong data", 0.25, 11.5};
   report.pages = {{3, some_page(3)}};
   const AgentReport read = parse_report(to_bytes(report));
   EXPECT_EQ(read.node, "n07");
@@ -61,6 +64,7 @@ TEST(AgentMessages, KeepWhatAHangIsFoundBy) {
   EXPECT_EQ(read.bytes, 99);
   EXPECT_EQ(read.memory_kills, 1);
   EXPECT_EQ(read.ranks[0].trouble, "suspended");
+  EXPECT_EQ(read.check, report.check);
   const PulsePage& page = read.pages.at(3);
   EXPECT_EQ(page.step, 57);
   EXPECT_EQ(page.place, PulsePlace::kReduce);
@@ -71,10 +75,11 @@ TEST(AgentMessages, KeepWhatAHangIsFoundBy) {
   ASSERT_TRUE(page.awaited());
   EXPECT_EQ(page.awaited()->number, 30);
 
-  const AgentOrder order = parse_order(to_bytes(AgentOrder{4, 5, 6, true, 27}));
+  const AgentOrder order = parse_order(to_bytes(AgentOrder{4, 5, 6, {9, true}, true, 27}));
   EXPECT_EQ(order.fence, 4);
   EXPECT_EQ(order.stop, 5);
   EXPECT_EQ(order.place, 6);
+  EXPECT_EQ(order.check, (CheckOrder{9, true}));
   EXPECT_TRUE(order.over);
   EXPECT_EQ(order.exit_code, 27);
 }
@@ -342,100 +347,202 @@ TEST(Contest, NeverHasTwoWritersInTenThousand) {
 
 // --- the decisions about a large cluster ---
 
-// Nodes are lost and come back, ranks fail; Policy, Quarantine and choose_nodes answer.
+// Nodes are lost and come back, fail their checks, are slow; ranks fail; Policy, Quarantine and
+// NodePlacement answer.  A person starts again what has spent its budget.
 struct Cluster {
-  static constexpr int kNodes = 4096, kWorld = 4000;
-  explicit Cluster(uint64_t seed) : random(seed) {
+  static constexpr int kNodes = 4096, kWorld = 4000, kPerHour = 10;
+  // calm: events between two faults, in the mean.
+  Cluster(uint64_t seed, int calm) : calm(calm), random(seed) {
     for (int i = 0; i < kNodes; ++i) up.insert("n" + std::to_string(1000 + i));
+    LaunchLayouts layouts;
+    for (const int nodes : {kWorld, 3968, 3840, 3584, 3072, 2048})
+      layouts.all.push_back({.nodes = nodes, .step_s = 4000.0 / nodes});
+    placement.know(layouts);
   }
   int below(int bound) { return int(random() % uint64_t(bound)); }
 
-  void tick() {
-    now += below(10);
-    if (policy.phase() == LaunchPhase::kForm) {
-      std::vector<std::string> fit;
-      for (const std::string& name : up)
-        if (!quarantine.holds(name, now)) fit.push_back(name);
-      chosen = choose_nodes(fit, nodes, kWorld);
-      EXPECT_EQ(chosen.empty(), int(fit.size()) < kWorld);
-      if (chosen.empty()) {
-        if (down.empty()) quarantine = {};  // somebody has looked at the nodes
-        heal();
-        return;
-      }
+  std::vector<NodeView> views() const {
+    std::vector<NodeView> nodes;
+    for (const std::string& name : up) {
+      const bool busy = lives && std::ranges::binary_search(placement.nodes(), name);
+      nodes.push_back({name, !busy, quarantine.holds(name, now), quarantine.is_broken(name, now)});
     }
-    send({EventKind::kTick});
+    return nodes;
+  }
+  void form() {
+    if (!changed && now - decided_s < 30) {
+      if (next.missing.empty()) send({EventKind::kTick});
+      return;
+    }
+    const auto begin = Clock::now();
+    next = placement.decide(views(), now);
+    longest_s = std::max(longest_s, seconds_since(begin));
+    decided_s = now;
+    changed = false;
+    for (const NodePlacement::Failure& slow : placement.take_slow()) leave_out(slow);
+    EXPECT_LT(now - since_s, 3600) << "it waits for ever: " << next.missing;
+    if (next.missing.starts_with("checks"))
+      answer_checks();
+    else if (next.missing.empty())
+      send({EventKind::kTick});
+  }
+  void answer_checks() {
+    changed = true;
+    for (const std::string& name : up) {
+      CheckResult result{placement.check_of(name).number, true, "", 1, 10};
+      if (result.number == 0) continue;
+      const int chance = below(3000);
+      if (chance == 0) result.passed = false;
+      if (chance == 1) result.memory_rate = 8;
+      if (const auto failure = placement.take(name, result, now)) leave_out(*failure);
+    }
+  }
+  void leave_out(const NodePlacement::Failure& failure) {
+    changed = true;
+    num_failed += failure.broken;
+    num_slow += !failure.broken;
+    quarantine.leave_out(failure.node, failure.broken ? name_of(FaultClass::kHardware) : "slow",
+                         failure.evidence, kNodes, now);
+    if (quarantine.verdicts().size() > 1500) quarantine = {};  // somebody has looked at the nodes
   }
   void heal() {
-    if (down.empty()) return;
-    const auto node = std::next(down.begin(), below(int(down.size())));
-    up.insert(*node);
-    down.erase(node);
+    for (size_t left = (down.size() + 3) / 4; left > 0; --left) {
+      const auto node = std::next(down.begin(), below(int(down.size())));
+      up.insert(*node);
+      down.erase(node);
+    }
+    changed = true;
+  }
+  void lose(const std::string& node) {
+    if (up.size() > 2100 && up.erase(node)) down.insert(node);
+    changed = true;
   }
   void fail() {
-    const std::string node = nodes[size_t(below(kWorld))];
+    const std::vector<std::string>& nodes = placement.nodes();
+    blamed = nodes[size_t(below(int(nodes.size())))];
     constexpr EvidenceKind kKinds[] = {EvidenceKind::kNodeLost, EvidenceKind::kSuspended,
                                        EvidenceKind::kSignal, EvidenceKind::kExit};
     const EvidenceKind kind = kKinds[below(4)];
-    if (kind == EvidenceKind::kNodeLost && up.erase(node)) down.insert(node);
+    if (kind == EvidenceKind::kNodeLost)  // a switch takes some hundred with it, now and then
+      for (int others = below(8) == 0 ? below(600) : 0; others >= 0; --others)
+        lose(nodes[size_t(below(int(nodes.size())))]);
     const int value = kind == EvidenceKind::kSignal ? 9 : 29;
-    blamed = node;
-    send({EventKind::kSeen, policy.attempt(), {kind, 1, value, "seen on " + node}});
+    send({EventKind::kSeen, policy.attempt(), {kind, 1, value, "seen on " + blamed}});
+  }
+  void offer() {
+    const std::vector<NodeView> nodes = views();
+    placement.check_spares(nodes, now);
+    answer_checks();
+    const bool slow = below(4) == 0;
+    const auto move =
+        slow ? placement.leave(placement.nodes()[0], 0.2, nodes, now) : placement.grow(nodes, now);
+    if (!move) return;
+    send({EventKind::kMove, policy.attempt(), {.text = move->text}});
+    if (policy.phase() == LaunchPhase::kDrain && slow) leave_out({move->from_node, move->text});
   }
   void send(const PolicyEvent& event) {
     for (const LaunchAction& action : policy.on(event, now)) {
-      if (action.kind == ActionKind::kReport) quarantine.count(blamed, policy.cause(), kNodes, now);
-      if (action.kind == ActionKind::kFence) fence = true;
-      if (action.kind != ActionKind::kStart) continue;
-      EXPECT_FALSE(lives) << "a start beside an attempt that is not fenced";
-      lives = true;
-      ++starts;
-      nodes = chosen;
-      for (const std::string& name : nodes)
-        if (!up.contains(name) || quarantine.holds(name, now)) ADD_FAILURE() << name;
+      if (action.kind == ActionKind::kReport) {
+        quarantine.count(blamed, policy.cause(), kNodes, now);
+        placement.suspect(blamed);
+      } else if (action.kind == ActionKind::kFence) {
+        fence = true;
+      } else if (action.kind == ActionKind::kTerminate) {
+        ++num_moves;
+      } else if (action.kind == ActionKind::kDecide) {
+        restarts.push_back(now);
+        EXPECT_LE(std::ranges::count_if(restarts, [&](double t) { return now - t < 3600; }),
+                  kPerHour);
+      } else if (action.kind == ActionKind::kStop) {
+        start_by_hand(action);
+      } else if (action.kind == ActionKind::kStart) {
+        start();
+      }
     }
+  }
+  void start() {
+    EXPECT_FALSE(lives) << "a start beside an attempt that is not fenced";
+    EXPECT_EQ(next.missing, "");
+    EXPECT_EQ(int(next.nodes.size()), next.layout ? next.layout->nodes : kWorld);
+    for (const std::string& name : next.nodes)
+      if (!up.contains(name) || quarantine.is_broken(name, now)) ADD_FAILURE() << name;
+    placement.start(next);
+    lives = true;
+    ++num_starts;
+    num_shrunk += next.layout.has_value();
+  }
+  void start_by_hand(const LaunchAction& stopped) {
+    EXPECT_EQ(stopped.exit_code, kSpentExitCode) << stopped.text;
+    EXPECT_GE(std::ranges::count_if(restarts, [&](double t) { return now - t < 3600; }), kPerHour);
+    policy = Policy(kLimits, policy.attempt() + 1, steps, {}, true);
+    restarts.clear();
+    ++num_spent;
+  }
+  void end_fence() {
+    fence = lives = false;
+    changed = true;
+    since_s = now;
+    steps = {steps.newest + 20, steps.newest};  // every attempt makes progress
+    send({.kind = EventKind::kFenced, .attempt = policy.attempt(), .steps = steps});
   }
   void step() {
-    const int chance = below(20);
-    if (fence && chance < 10) {
-      fence = lives = false;
-      steps = {steps.newest + 20, steps.newest};  // every attempt makes progress
-      send({.kind = EventKind::kFenced, .attempt = policy.attempt(), .steps = steps});
-    } else if (lives && !fence && chance == 10) {
-      fail();
-    } else if (chance == 11) {
-      heal();
-    } else {
-      tick();
-    }
+    now += 1200.0 / calm * below(2);  // a fault in 10 minutes
+    const int chance = below(calm);
+    if (fence && chance < calm / 2) return end_fence();
+    if (chance == calm - 1) return heal();
+    if (chance == calm - 2) return lose(*std::next(up.begin(), below(int(up.size()))));
+    if (!lives) return form();
+    if (fence) return;
+    if (policy.phase() == LaunchPhase::kDrain && chance < calm / 4)
+      return send({EventKind::kEnded, policy.attempt(), {EvidenceKind::kExit, 0, 27, "saved"}});
+    if (policy.phase() == LaunchPhase::kStart && chance < calm / 2)
+      return send({EventKind::kFirstStep, policy.attempt()});
+    if (chance == 0) return fail();
+    if (chance < 5) return offer();
+    send({EventKind::kTick});
   }
 
+  const int calm;
+  static constexpr LaunchSpec kLimits{
+      .restarts_per_hour = kPerHour, .restarts = 1 << 30, .backoff_s = 1};
   std::mt19937_64 random;
   std::set<std::string> up, down;
-  Policy policy{
-      {.restarts_per_hour = 1 << 30, .restarts = 1 << 30, .backoff_s = 1}, 1, {}, {}, true};
+  Policy policy{kLimits, 1, {}, {}, true};
   Quarantine quarantine;
+  NodePlacement placement{{.num_nodes = kWorld, .elastic = Elastic::kFull}, 1e9};
+  NodePlacement::Decision next;
   CommittedSteps steps;
-  std::vector<std::string> nodes, chosen;  // of the attempt; of the next
   std::string blamed;
-  double now = 1e9;
-  int starts = 0;
-  bool lives = false, fence = false;
+  std::vector<double> restarts;
+  double now = 1e9, since_s = 1e9, decided_s = 0, longest_s = 0;
+  int num_starts = 0, num_shrunk = 0, num_moves = 0, num_failed = 0, num_slow = 0, num_spent = 0;
+  bool lives = false, fence = false, changed = true;
 };
 
-void simulate_cluster(int num_events) {
-  Cluster cluster(3);
+void simulate_cluster(int num_events, int calm) {
+  Cluster cluster(3, calm);
   for (int i = 0; i < num_events && !testing::Test::HasFailure(); ++i) cluster.step();
-  EXPECT_GT(cluster.starts, num_events / 200) << "it goes on starting";
-  EXPECT_NE(cluster.policy.phase(), LaunchPhase::kStop);
+  EXPECT_GT(cluster.num_starts, num_events / calm / 2) << "it goes on starting";
+  EXPECT_GT(cluster.num_failed, 0);
+  EXPECT_GT(cluster.num_slow, 0);
+  if (num_events >= 100'000) {
+    EXPECT_GT(cluster.num_shrunk, 10);
+    EXPECT_GT(cluster.num_moves, 10);
+    EXPECT_GT(cluster.num_spent, 0);
+  }
+  testing::Test::RecordProperty("starts", cluster.num_starts);
+  testing::Test::RecordProperty("shrunk", cluster.num_shrunk);
+  testing::Test::RecordProperty("moves", cluster.num_moves);
+  testing::Test::RecordProperty("spent", cluster.num_spent);
+  testing::Test::RecordProperty("longest_decision_us", int(1e6 * cluster.longest_s));
 }
 
 TEST(Cluster, GoesOnWhateverFails) {
-  simulate_cluster(3000);
+  simulate_cluster(1000, 200);
 }
 
 TEST(Cluster, GoesOnThroughAMillionEvents) {
-  simulate_cluster(1'000'000);
+  simulate_cluster(1'000'000, 4000);
 }
 
 // --- an agent, its leader and an attempt, over the loopback ---
@@ -448,6 +555,52 @@ TEST(Slurm, StartsRanksOnChosenNodes) {
   EXPECT_NE(std::ranges::find(words, "--jobid=17"), words.end());
 }
 
+// Has its ranks on this machine, and is asked before every start.
+class AskedFleet : public Fleet {
+ public:
+  int64_t epoch() const override { return 1; }
+  bool lead(double) override { return true; }
+  std::string lost_leader() override { return ""; }
+  bool asked_to_stop() const override { return false; }
+  std::string missing(double) override {
+    asked_ = true;
+    return "";
+  }
+  std::unique_ptr<Attempt> start(const AttemptCommand& command, int, RankSocket& socket) override {
+    EXPECT_TRUE(std::exchange(asked_, false)) << "a start on nodes of an earlier decision";
+    ++num_starts;
+    return std::make_unique<LocalAttempt>(command, socket);
+  }
+  const std::optional<LaunchLayout>& fewer_nodes() const override { return none_; }
+  void judge(const Cause&, double) override {}
+  std::optional<NodePlacement::Move> move(int, double, double) override { return std::nullopt; }
+  void leave_out(const NodePlacement::Move&) override {}
+  std::vector<std::string> take_notes() override { return {}; }
+  void end(int) override {}
+  int num_starts = 0;
+
+ private:
+  bool asked_ = false;
+  std::optional<LaunchLayout> none_;
+};
+
+TEST(Launcher, AsksForNodesBeforeEveryStart) {
+  const TemporaryDirectory directory;
+  const auto files = posix_files();
+  Log log([](std::string_view) {});
+  const std::string run = directory.path(), once = "cd " + run + "; [ -e tried ] && exit 0; ";
+  AskedFleet fleet;
+  LaunchPlan plan;
+  plan.run_directory = run;
+  plan.checkpoints = join(run, "checkpoints");
+  plan.command = [&](std::optional<int64_t>, double) {
+    return AttemptCommand{{"/bin/sh", "-c", once + "touch tried; exit 70"}};
+  };
+  plan.fleet = &fleet;
+  EXPECT_EQ(run_launch(plan, *files, log).exit_code, 0);
+  EXPECT_EQ(fleet.num_starts, 2);
+}
+
 // The run is a shell command that fails once and then ends well.
 TEST(NodeAgent, LeadsARunToItsEnd) {
   const TemporaryDirectory directory;
@@ -457,7 +610,8 @@ TEST(NodeAgent, LeadsARunToItsEnd) {
   const std::string script = "cd " + run + "; [ -e tried ] && exit 0; touch tried; exit 70";
   const auto lead = [&](int64_t epoch) {
     FleetSpec fleet{.epoch = epoch, .directory = join(run, "launch")};
-    fleet.starter = [](const auto& nodes) {
+    fleet.limits.preflight = false;
+    fleet.starter = [](const auto& nodes, int) {
       const bool right = nodes == std::vector<std::string>{"here"};
       return std::vector<std::string>{right ? "/bin/sh" : "/bin/false", "-c"};
     };

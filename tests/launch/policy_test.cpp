@@ -78,6 +78,57 @@ TEST(Policy, EndsWithTheRun) {
   EXPECT_EQ(story.last().exit_code, 0);
 }
 
+TEST(Policy, MovesAtASave) {
+  Story story(kLaunchSpec);
+  story.send({EventKind::kMove, 1, {.text = "3 of 3 nodes are there"}});
+  EXPECT_EQ(story.policy.phase(), LaunchPhase::kStart) << "not before its first step";
+  story.first_step();
+  story.send({EventKind::kMove, 1, {.text = "3 of 3 nodes are there"}});
+  EXPECT_EQ(story.last().kind, ActionKind::kTerminate);
+  EXPECT_EQ(story.last().text, "3 of 3 nodes are there");
+  story.steps = {20, -1};
+  story.fail(EvidenceKind::kExit, 27);
+  EXPECT_EQ(story.last().kind, ActionKind::kDecide);
+  EXPECT_EQ(story.last().text, "attempt 2 now, from step 20: 3 of 3 nodes are there");
+  EXPECT_EQ(story.policy.faults(), 0);
+  story.tick(0.01);
+  EXPECT_EQ(story.last().kind, ActionKind::kStart);
+  EXPECT_EQ(story.policy.state().restarts.size(), 1u);
+  story.fail(EvidenceKind::kExit, 27);
+  EXPECT_EQ(story.last().kind, ActionKind::kStop) << "nobody moved this one";
+}
+
+TEST(Policy, AMoveLeavesHalfOfTheRestarts) {
+  Story story({.restarts_per_hour = 4, .restarts = 200, .fruitless_attempts = 100, .backoff_s = 0});
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    story.fail(EvidenceKind::kSignal, SIGKILL);
+    story.tick(0.01);
+  }
+  story.first_step();
+  story.send({EventKind::kMove, 3, {.text = "why"}});
+  EXPECT_EQ(story.policy.phase(), LaunchPhase::kRun);
+  story.now += 3601;
+  story.send({EventKind::kMove, 3, {.text = "why"}});
+  EXPECT_EQ(story.policy.phase(), LaunchPhase::kDrain);
+}
+
+TEST(Policy, WhatComesDuringAMoveCounts) {
+  Story asked(kLaunchSpec);
+  asked.first_step();
+  asked.send({EventKind::kMove, 1, {.text = "why"}});
+  asked.ask_to_stop();
+  asked.fail(EvidenceKind::kExit, 27);
+  EXPECT_EQ(asked.last().kind, ActionKind::kStop);
+  EXPECT_EQ(asked.last().exit_code, 27);
+  Story killed(kLaunchSpec);
+  killed.first_step();
+  killed.send({EventKind::kMove, 1, {.text = "why"}});
+  killed.fail(EvidenceKind::kSignal, SIGKILL);
+  EXPECT_EQ(killed.policy.faults(), 1);
+  EXPECT_EQ(killed.last().kind, ActionKind::kDecide);
+  EXPECT_EQ(killed.last().text, "attempt 2 now, from the beginning");
+}
+
 TEST(Policy, FencesBeforeItStartsAgain) {
   Story story(kLaunchSpec);
   story.end(EvidenceKind::kSignal, SIGKILL);
