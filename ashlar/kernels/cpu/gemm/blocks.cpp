@@ -6,8 +6,9 @@
 //
 // Meanwhile, data that is read later is fetched.  Rows of c are apart from each other, so
 // `prefetch` fetches the next tile of c before the current one runs, unless the tile does so itself
-// (fetches_c).  All other data is a Region: a tile fetches one line at each of its steps over k,
-// and so one column of the region's lines.  Fetches assigns the columns, `soon` before `later`.
+// (fetches_c).  All other data is a Region: a tile fetches a line, or a part of one, at each of its
+// steps over k, and so one column of the region.  Fetches assigns the columns, `soon` before
+// `later`.
 //
 // If a tile cannot write to c in place (fewer columns than a panel; bf16, unless tile_to stores
 // it), it writes to a buffer, and store_tile copies the columns that c has.
@@ -101,8 +102,10 @@ bool can_stream(const Engine& engine, const Matrix& c) {
 
 }  // namespace
 
-Region region_of(const std::byte* data, int64_t bytes, int64_t num_k) {
-  return {data, kLine, num_k * kLine, ceil_div(bytes, num_k * kLine)};
+Region region_of(const std::byte* data, int64_t bytes, int64_t num_k, int64_t num_tiles) {
+  constexpr int64_t kLeastStep = kLine / 4;
+  const int64_t step = std::clamp(ceil_div(bytes, num_k * num_tiles), kLeastStep, kLine);
+  return {data, step, num_k * step, ceil_div(bytes, num_k * step)};
 }
 
 Region region_of_rows(const Source& rows, int64_t num_cols) {

@@ -61,8 +61,8 @@ struct Region {
   const std::byte* data = nullptr;
   int64_t step = 0, column_bytes = 0, columns = 0;
 };
-// `bytes` that follow each other, where a tile takes num_k steps.
-Region region_of(const std::byte* data, int64_t bytes, int64_t num_k);
+// `bytes` that follow each other, spread over the steps of num_tiles tiles of num_k steps.
+Region region_of(const std::byte* data, int64_t bytes, int64_t num_k, int64_t num_tiles);
 // num_cols elements of each row, of as many rows as a tile takes steps.
 Region region_of_rows(const Source& rows, int64_t num_cols);
 

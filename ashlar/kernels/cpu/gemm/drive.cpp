@@ -113,7 +113,8 @@ void run_parts(const Product& p, const Task& task, bool copies) {
   const Engine& engine = p.engine;
   const Parts parts(engine, p.K);
   const int64_t width = engine.width, bytes = element_bytes(engine);
-  const int64_t num_panels = engine.num_panels(task.c.cols);
+  const int64_t num_panels = engine.num_panels(task.c.cols),
+                num_tiles = ceil_div(task.c.rows, engine.max_rows);
   const Source rows =
       Source{p.a.data, p.a.dtype, p.a.stride}.at(task.rows.begin, task.column_group * p.K);
   // Where the next task starts, which this thread is likely to take.
@@ -139,7 +140,7 @@ void run_parts(const Product& p, const Task& task, bool copies) {
                            : region_of_rows(rows.at(0, k + num_k), parts.size(part + 1));
     for (int64_t i = 0; i < num_panels; ++i) {
       fetches.soon = region_of(i + 1 < num_panels ? panel(i + 1, part) : panel(0, part + 1),
-                               width * num_k * bytes, num_k);
+                               width * num_k * bytes, num_k, num_tiles);
       run_block(engine, num_k, left, panel(i, part), 0,
                 task.c.columns(i * width, std::min((i + 1) * width, task.c.cols)),
                 p.accumulate || part > 0 ? Write::kAdd : Write::kSet, fetches);
