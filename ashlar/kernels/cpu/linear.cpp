@@ -15,7 +15,7 @@ using gemm::Strided;
 using Pass = ProductPass;
 
 int64_t packed_numel(const Engine& engine, int64_t groups, int64_t K, int64_t N) {
-  return groups * engine.num_panels(N) * engine.panel_bytes(K) / size_of(engine.element);
+  return groups * engine.num_panels(N) * engine.panel_bytes(K) / size_of(engine.panel_element);
 }
 
 Strided strided(const Matrix& matrix) {
@@ -90,7 +90,8 @@ void run(const Context& ctx, Pass pass, DType compute, const Groups& groups, con
   const int64_t columns = forward ? N : K, depth = forward ? K : N;
   if (packed.dtype == DType::kI8)
     return gemm::multiply_int8(ctx, *engine, groups, N, K, x, packed.data, y, accumulate);
-  ASHLAR_ASSERT(packed.dtype == engine->element &&
+  engine = &gemm::engine_of_panels(*engine, packed.dtype);
+  ASHLAR_ASSERT(packed.dtype == engine->panel_element &&
                 packed.numel() == packed_numel(*engine, groups.count, depth, columns));
   const Matrix &from = forward ? x : y, &to = forward ? y : x;
   gemm::multiply(ctx, *engine, groups, columns, depth, from, packed.data, to, accumulate,
@@ -124,7 +125,8 @@ OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int6
                              DType compute, bool for_backward) {
   const Engine* engine = gemm::engine_for(ctx, compute);
   if (!engine) return {compute, 0, 0};
-  return {engine->element, packed_numel(*engine, groups, k, n),
+  if (!for_backward) engine = &gemm::engine_of_panels(*engine, compute);
+  return {engine->panel_element, packed_numel(*engine, groups, k, n),
           for_backward ? packed_numel(*engine, groups, n, k) : 0};
 }
 

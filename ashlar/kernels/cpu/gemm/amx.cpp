@@ -163,6 +163,7 @@ void pack_rows_transposed(const Source& source, int64_t num_k, int64_t num_cols,
 const Engine& amx_engine() {
   static constexpr Engine kEngine = {
       .element = DType::kBF16,
+      .panel_element = DType::kBF16,
       .round = false,
       .width = kBf16Width,
       .max_rows = 2 * kHalf,
@@ -180,6 +181,7 @@ const Engine& amx_engine() {
       .enter = enter,
       .leave = leave,
       .tile = tile,
+      .tile_int8 = nullptr,
       .strip = strip,
       .tile_to = nullptr,
       .settle = nullptr,

@@ -451,6 +451,7 @@ void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float 
 const Engine& bf16_engine() {
   static constexpr Engine kEngine = {
       .element = DType::kBF16,
+      .panel_element = DType::kBF16,
       .round = false,
       .width = kWidth,
       .max_rows = kMaxRows,
@@ -468,6 +469,7 @@ const Engine& bf16_engine() {
       .enter = nullptr,
       .leave = nullptr,
       .tile = tile,
+      .tile_int8 = nullptr,
       .strip = nullptr,
       .tile_to = tile_to,
       .settle = settle,

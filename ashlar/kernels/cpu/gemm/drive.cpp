@@ -112,7 +112,8 @@ void multiply_whole(const Product& p, const RowBlocks& blocks, const TaskSize& s
 void run_parts(const Product& p, const Task& task, bool copies) {
   const Engine& engine = p.engine;
   const Parts parts(engine, p.K);
-  const int64_t width = engine.width, bytes = element_bytes(engine);
+  const int64_t width = engine.width, bytes = element_bytes(engine),
+                step_bytes = width * size_of(engine.panel_element);
   const int64_t num_panels = engine.num_panels(task.c.cols),
                 num_tiles = ceil_div(task.c.rows, engine.max_rows);
   const Source rows =
@@ -120,7 +121,7 @@ void run_parts(const Product& p, const Task& task, bool copies) {
   // Where the next task starts, which this thread is likely to take.
   const Source next_rows = p.column_groups() > 1 ? rows.at(0, p.K) : rows.at(task.c.rows, 0);
   const auto panel = [&](int64_t i, int64_t part) {
-    return task.panels + i * engine.panel_bytes(p.K) + parts.begin(part) * width * bytes;
+    return task.panels + i * engine.panel_bytes(p.K) + parts.begin(part) * step_bytes;
   };
   alignas(64) std::byte copy[kCopyBytes];
   for (int64_t part = 0; part < parts.count; ++part) {
@@ -140,7 +141,7 @@ void run_parts(const Product& p, const Task& task, bool copies) {
                            : region_of_rows(rows.at(0, k + num_k), parts.size(part + 1));
     for (int64_t i = 0; i < num_panels; ++i) {
       fetches.soon = region_of(i + 1 < num_panels ? panel(i + 1, part) : panel(0, part + 1),
-                               width * num_k * bytes, num_k, num_tiles);
+                               num_k * step_bytes, num_k, num_tiles);
       run_block(engine, num_k, left, panel(i, part), 0,
                 task.c.columns(i * width, std::min((i + 1) * width, task.c.cols)),
                 p.accumulate || part > 0 ? Write::kAdd : Write::kSet, fetches);

@@ -20,9 +20,13 @@ const Engine& packing_engine(const Context& ctx, DType element) {
   // Both engines over F32 elements, exact and rounding, read the same panels.
   Context fast = ctx;
   fast.reference = false;
-  const Engine& engine = *engine_for(fast, element);
-  ASHLAR_ASSERT(engine.element == element);
+  const Engine& engine = engine_of_panels(*engine_for(fast, element), element);
+  ASHLAR_ASSERT(engine.panel_element == element);
   return engine;
+}
+
+const Engine& engine_of_panels(const Engine& engine, DType panel) {
+  return panel == DType::kBF16 && engine.panel_element != panel ? f32_engine_of_halves() : engine;
 }
 
 }  // namespace ashlar::kernels::cpu::gemm

@@ -79,7 +79,8 @@ enum class Store {
 inline constexpr int64_t kWholeDepth = int64_t{1} << 40;  // k_block: sums are not cut
 
 struct Engine {
-  DType element;  // of packed operands: BF16 or F32
+  DType element;        // of packed operands: BF16 or F32
+  DType panel_element;  // of panels: the same, or BF16 beside rows of F32
   bool round;  // F32 elements are rounded to bf16 before use (no bf16 dot product on this machine)
   int64_t width;     // columns of a panel
   int64_t max_rows;  // of one tile
@@ -89,7 +90,7 @@ struct Engine {
   int64_t k_block;   // long sums are cut into even parts of at most this many k, added in order
 
   // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and
-  // width, is zero.
+  // width, is zero.  Null over panels of halves, which are packed transposed alone.
   void (*pack_panel)(const Source&, int64_t num_k, int64_t num_cols, bool round, std::byte* panel);
   // The same for all panels that the columns fill, panel_bytes apart.  Null where strip is.
   void (*pack_panels)(const Source&, int64_t num_k, int64_t num_cols, std::byte* panels,
@@ -118,6 +119,9 @@ struct Engine {
   // rows <= max_rows, padded_k a multiple of k_pad: c [rows, width] in rows of c_stride floats.
   void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
                int64_t c_stride, bool accumulate);
+  // The same over a panel of bytes (int8.h).  Null: not on this engine; bytes are expanded first.
+  void (*tile_int8)(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
+                    int64_t c_stride, bool accumulate);
 
   // All tiles of a strip.  Null: not on this engine; c is made tile by tile.
   void (*strip)(const Strip&);
@@ -130,7 +134,7 @@ struct Engine {
 
   int64_t padded(int64_t k) const { return round_up(k, k_pad); }
   int64_t num_panels(int64_t columns) const { return ceil_div(columns, width); }
-  int64_t panel_bytes(int64_t k) const { return width * padded(k) * size_of(element); }
+  int64_t panel_bytes(int64_t k) const { return width * padded(k) * size_of(panel_element); }
 };
 
 // The cut of a sum over K into parts.
@@ -158,7 +162,11 @@ const Engine* engine_for(const Context& ctx, DType compute);
 // The engine that packs panels of this element type.
 const Engine& packing_engine(const Context& ctx, DType element);
 
+// The engine that reads panels of this type where the given one multiplies.
+const Engine& engine_of_panels(const Engine& engine, DType panel);
+
 const Engine& f32_engine(bool round);  // any isa()
+const Engine& f32_engine_of_halves();  // the rounding one over panels of BF16
 const Engine& bf16_engine();           // AVX-512 BF16
 const Engine& amx_engine();
 

@@ -14,8 +14,9 @@
 // Sums are cut at kDepth to stay in cache: multiply_in_parts and reduce_in_parts work part by part,
 // and a tile fetches a line of Panel::ahead at each k meanwhile.
 //
-// For bf16, A is rounded when it is copied or packed.  Panels of weights serve both
-// engines, and are rounded by the tile (kRound).
+// For bf16, A is rounded when it is copied or packed.  Panels of weights serve both engines, and
+// are rounded by the tile (AsRoundedFloats).  Weights that are only read forward are kept in half
+// the memory (AsHalves): elements c and c + kLanes of a row share the lane c of a vector.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/gemm/f32.cpp"
 #include <algorithm>
@@ -167,6 +168,25 @@ void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols
   }
 }
 
+// The panel for AsHalves, from floats that stay in the first cache.
+void pack_halves_transposed(const Source& source, int64_t num_k, int64_t num_cols, bool,
+                            std::byte* panel) {
+  constexpr int64_t kSteps = 64;
+  const hn::RebindToUnsigned<D> du;
+  alignas(64) float floats[kSteps * kWidth];
+  auto* to = reinterpret_cast<uint32_t*>(panel);
+  for (int64_t k = 0; k < num_k; k += kSteps) {
+    const int64_t steps = std::min(kSteps, num_k - k);
+    pack_panel_transposed(source.at(0, k), steps, num_cols, false,
+                          reinterpret_cast<std::byte*>(floats));
+    for (const float* row = floats; row < floats + steps * kWidth; row += kWidth, to += kLanes) {
+      const auto low = hn::BitCast(du, rounded(hn::Load(D(), row))),
+                 high = hn::BitCast(du, rounded(hn::Load(D(), row + kLanes)));
+      hn::StoreU(hn::Or(hn::ShiftRight<16>(low), hn::And(high, hn::Set(du, 0xffff0000u))), du, to);
+    }
+  }
+}
+
 // Every line of both forms is written once, whole, and not read soon.
 void pack_both(const Source& source, int64_t num_cols, std::byte* transposed, std::byte* plain,
                int64_t stride) {
@@ -237,10 +257,43 @@ void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float 
     }
 }
 
+// Forms of a panel's row: how its two vectors are read.
+struct AsFloats {
+  using Element = float;
+  HWY_INLINE static std::pair<V, V> load(const float* row) {
+    return {hn::LoadU(D(), row), hn::LoadU(D(), row + kLanes)};
+  }
+};
+struct AsRoundedFloats {
+  using Element = float;
+  HWY_INLINE static std::pair<V, V> load(const float* row) {
+    return {rounded(hn::LoadU(D(), row)), rounded(hn::LoadU(D(), row + kLanes))};
+  }
+};
+struct AsHalves {
+  using Element = bf16;
+  HWY_INLINE static std::pair<V, V> load(const bf16* row) {
+    const hn::RebindToUnsigned<D> du;
+    const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(row));
+    return {hn::BitCast(D(), hn::ShiftLeft<16>(both)),
+            hn::BitCast(D(), hn::And(both, hn::Set(du, 0xffff0000u)))};
+  }
+};
+struct AsIntegers {  // of 8 bits (int8.h)
+  using Element = int8_t;
+  HWY_INLINE static V floats(const int8_t* at) {
+    const hn::RebindToSigned<D> di;
+    return hn::ConvertTo(D(), hn::PromoteTo(di, hn::LoadU(hn::Rebind<int8_t, D>(), at)));
+  }
+  HWY_INLINE static std::pair<V, V> load(const int8_t* row) {
+    return {floats(row), floats(row + kLanes)};
+  }
+};
+
 // Rows are reached from one base per three of them: an address of x86 may add one or two strides at
 // no cost.  Lines of c are fetched one row a step, and c is added at the end: fetched all at once
 // they would fill the queue of misses and hold up the operands.
-template <bool kRound, bool kAdd, int kRows>
+template <typename Form, bool kAdd, int kRows>
 void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t c_stride) {
   constexpr int kBases = (kRows + 2) / 3;
   const D d;
@@ -255,13 +308,9 @@ void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t
   const int64_t ahead_step = panel.ahead_step;
   const float* row_of_c = c;
   int fetches = kRows;
-  const auto* b = reinterpret_cast<const float*>(panel.data);
+  const auto* b = reinterpret_cast<const typename Form::Element*>(panel.data);
   for (int64_t k = 0; k < num_k; ++k, b += kWidth) {
-    V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLanes);
-    if constexpr (kRound) {
-      b0 = rounded(b0);
-      b1 = rounded(b1);
-    }
+    const auto [b0, b1] = Form::load(b);
     __builtin_prefetch(ahead, 0, 2);  // for reading, into the second-level cache
     ahead += ahead_step;
     if (fetches > 0) {
@@ -291,26 +340,24 @@ void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t
 }
 
 // A tile for each number of rows, so that its sums are registers.
-template <bool kRound, bool kAdd, size_t... kRows>
+template <typename Form, bool kAdd, size_t... kRows>
 constexpr auto tiles_of(std::index_sequence<kRows...>) {
-  return std::array{&tile_of<kRound, kAdd, int(kRows) + 1>...};
+  return std::array{&tile_of<Form, kAdd, int(kRows) + 1>...};
 }
-template <bool kRound, bool kAdd>
-constexpr auto kTiles = tiles_of<kRound, kAdd>(std::make_index_sequence<kMaxRows>());
+template <typename Form, bool kAdd>
+constexpr auto kTiles = tiles_of<Form, kAdd>(std::make_index_sequence<kMaxRows>());
 
-template <bool kRound>
+template <typename Form>
 void tile(int64_t rows, int64_t num_k, const Left& a, const Panel& panel, float* c,
           int64_t c_stride, bool accumulate) {
-  const auto& tiles = accumulate ? kTiles<kRound, true> : kTiles<kRound, false>;
+  const auto& tiles = accumulate ? kTiles<Form, true> : kTiles<Form, false>;
   tiles[size_t(rows - 1)](num_k, a, panel, c, c_stride);
 }
 
-}  // namespace
-
-template <bool kRound>
-constexpr Engine kEngine = {
+constexpr Engine kExact = {
     .element = DType::kF32,
-    .round = kRound,
+    .panel_element = DType::kF32,
+    .round = false,
     .width = kWidth,
     .max_rows = kMaxRows,
     .whole_tiles = false,
@@ -326,15 +373,38 @@ constexpr Engine kEngine = {
     .scale_rows = scale_rows,
     .enter = nullptr,
     .leave = nullptr,
-    .tile = tile<kRound>,
+    .tile = tile<AsFloats>,
+    .tile_int8 = tile<AsIntegers>,
     .strip = nullptr,
     .tile_to = nullptr,
     .settle = nullptr,
     .fetches_c = true,
 };
 
+constexpr Engine kRounding = [] {
+  Engine engine = kExact;
+  engine.round = true;
+  engine.tile = tile<AsRoundedFloats>;
+  return engine;
+}();
+
+constexpr Engine kOfHalves = [] {
+  Engine engine = kRounding;
+  engine.panel_element = DType::kBF16;
+  engine.pack_panel = nullptr;
+  engine.pack_panel_transposed = pack_halves_transposed;
+  engine.pack_both = nullptr;
+  engine.tile = tile<AsHalves>;
+  return engine;
+}();
+
+}  // namespace
+
 const Engine& engine(bool round) {
-  return round ? kEngine<true> : kEngine<false>;
+  return round ? kRounding : kExact;
+}
+const Engine& engine_of_halves() {
+  return kOfHalves;
 }
 
 }  // namespace ashlar::kernels::cpu::gemm::HWY_NAMESPACE
@@ -343,8 +413,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ashlar::kernels::cpu::gemm {
 HWY_EXPORT(engine);
+HWY_EXPORT(engine_of_halves);
 const Engine& f32_engine(bool round) {
   return dispatch(HWY_DISPATCH_TABLE(engine))(round);
+}
+const Engine& f32_engine_of_halves() {
+  return dispatch(HWY_DISPATCH_TABLE(engine_of_halves))();
 }
 }  // namespace ashlar::kernels::cpu::gemm
 #endif

@@ -1,7 +1,7 @@
 // How it works.  A task has rows of c and some panels.  For each panel it expands a part of K to
 // the engine's type, into memory that stays in the first caches, and runs the engine's tiles over
-// it; at the end sums are scaled and stored.  One or two rows on AMX read the bytes on vectors
-// (amx_rows.h).
+// it; at the end sums are scaled and stored.  Few rows read the bytes themselves: those of one tile
+// where the engine has tile_int8, and one or two on AMX (amx_rows.h).
 #include "ashlar/kernels/cpu/gemm/int8.h"
 
 #include <algorithm>
@@ -15,6 +15,7 @@ namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 constexpr int64_t kMostWidth = 32, kPartElements = 8192, kRowsOfTask = 256;
+constexpr int64_t kBytesAhead = 4096;  // the hardware stops foreseeing at the end of every page
 
 // The depth of a part of a panel: whole steps of the engine's loops.
 int64_t part_depth(const Engine& engine) {
@@ -84,13 +85,23 @@ void run_int8_panel(const Engine& engine, int64_t padded_k, const Left& left, co
     return store_scaled(sums, width, scales, c, accumulate);
   }
 #endif
+  // Converting in the tile costs less than expanding in memory; several tiles would each convert.
+  const bool direct = engine.tile_int8 && c.rows <= engine.max_rows;
   for (int64_t k = 0; k < padded_k; k += depth) {
     const int64_t num_k = std::min(depth, padded_k - k);
+    const Left rows{left.data + k * size, left.row_bytes, left.step_bytes};
+    if (direct) {
+      Panel part(reinterpret_cast<const std::byte*>(panel + k * width));
+      part.ahead += kBytesAhead;
+      part.ahead_step = width;
+      engine.tile_int8(c.rows, num_k, rows, part, sums, width, k > 0);
+      continue;
+    }
     expand_int8(panel + k * width, num_k * width, engine.element, expanded);
     for (int64_t row = 0; row < c.rows; row += engine.max_rows)
       engine.tile(std::min(engine.max_rows, c.rows - row), num_k,
-                  {left.data + row * left.row_bytes + k * size, left.row_bytes, left.step_bytes},
-                  expanded, sums + row * width, width, k > 0);
+                  {rows.data + row * rows.row_bytes, rows.row_bytes, rows.step_bytes}, expanded,
+                  sums + row * width, width, k > 0);
   }
   store_scaled(sums, width, scales, c, accumulate);
 }
