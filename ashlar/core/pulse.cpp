@@ -64,41 +64,41 @@ bool has_pulse_directory(const std::string& directory) {
   return true;
 }
 
-// The process in a page's name, RANK.PROCESS; nullopt for other names.
-std::optional<int64_t> process_in_name(std::string_view name) {
-  int64_t numbers[2];
-  const char* at = name.data();
-  for (int64_t& number : numbers) {
-    const auto [end, error] = std::from_chars(at, name.data() + name.size(), number);
-    if (error != std::errc() || number < 0) return std::nullopt;
-    at = end;
-    if (&number == numbers && (at == name.data() + name.size() || *at++ != '.'))
-      return std::nullopt;
-  }
-  return at == name.data() + name.size() ? std::optional(numbers[1]) : std::nullopt;
+// The rank and the process in a page's name, RANK.PROCESS; nullopt for other names.
+std::optional<PulseFile> parse_page_name(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  PulseFile file{.path = path.string()};
+  const char *at = name.data(), *const end = at + name.size();
+  const auto take = [&](auto& number) {
+    const auto [next, error] = std::from_chars(at, end, number);
+    at = next;
+    return error == std::errc() && number >= 0;
+  };
+  if (!take(file.rank) || at == end || *at++ != '.' || !take(file.process) || at != end)
+    return std::nullopt;
+  return file;
 }
 
-std::vector<std::string> page_paths(const std::string& directory) {
-  std::vector<std::string> paths;
+std::vector<PulseFile> files_in(const std::string& directory) {
+  std::vector<PulseFile> files;
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error))
-    if (process_in_name(at->path().filename().string())) paths.push_back(at->path().string());
-  std::sort(paths.begin(), paths.end());
-  return paths;
+    if (auto file = parse_page_name(at->path())) files.push_back(std::move(*file));
+  std::ranges::sort(files, {}, &PulseFile::path);
+  return files;
 }
 
 // Removes what processes that are gone have left.  A page without contents is being made.
 void remove_dead_pages(const std::string& directory) {
-  for (const std::string& path : page_paths(directory)) {
-    const int64_t process = *process_in_name(std::filesystem::path(path).filename().string());
-    const std::optional<ProcessStat> stat = stat_of_process(process);
+  for (const PulseFile& file : files_in(directory)) {
+    const std::optional<ProcessStat> stat = stat_of_process(file.process);
     bool dead = !stat || stat->state == 'Z' || stat->state == 'X';
     try {
-      dead = dead || !is_alive(read_pulse_page(path));
+      dead = dead || !is_alive(PulseReader(file.path).head());
     } catch (const Error&) {
     }
-    if (dead) unlink(path.c_str());
+    if (dead) unlink(file.path.c_str());
   }
 }
 
@@ -157,6 +157,7 @@ PulseWriter::PulseWriter(const std::string& run_directory, const PulseRank& rank
 }
 
 PulseWriter::~PulseWriter() {
+  page_->magic.store(0, std::memory_order_release);  // for those who have it mapped
   munmap(page_, sizeof(PulseLayout));
   unlink(path_.c_str());
   rmdir(directory_.c_str());  // the last one removes it
@@ -233,25 +234,31 @@ int64_t PulseWriter::post(const PulsePost& post) {
   entry.ended_ns.store(0, kRelease);
   store_text(entry.op, post.op);
   store_text(entry.label, post.label);
-  entry.queued_ns.store(uint64_t(pulse_now_ns()), kRelease);
+  const auto now_ns = uint64_t(pulse_now_ns());
+  entry.queued_ns.store(now_ns, kRelease);
+  page_->operated_ns.store(now_ns, kRelaxed);
   entry.version.store(version + 2, std::memory_order_release);
   return at;
 }
 
 void PulseWriter::started(int64_t entry) {
-  if (entry >= 0)
-    page_->entries[size_t(entry)].started_ns.store(uint64_t(pulse_now_ns()), kRelaxed);
+  if (entry < 0) return;
+  const auto now_ns = uint64_t(pulse_now_ns());
+  page_->entries[size_t(entry)].started_ns.store(now_ns, kRelaxed);
+  page_->operated_ns.store(now_ns, kRelaxed);
 }
 
 void PulseWriter::ended(int64_t entry) {
-  if (entry >= 0)
-    page_->entries[size_t(entry)].ended_ns.store(uint64_t(pulse_now_ns()),
-                                                 std::memory_order_release);
+  if (entry < 0) return;
+  const auto now_ns = uint64_t(pulse_now_ns());
+  page_->entries[size_t(entry)].ended_ns.store(now_ns, std::memory_order_release);
+  page_->operated_ns.store(now_ns, kRelaxed);
 }
 
 void PulseWriter::waits_for(int64_t entry) {
   if (entry < 0) return;
   page_->waiting_ns.store(uint64_t(pulse_now_ns()), kRelaxed);
+  page_->waiting_entry.store(uint64_t(entry), kRelaxed);
   page_->waits_for.store(page_->entries[size_t(entry)].order.load(kRelaxed) + 1, kRelaxed);
 }
 
@@ -286,7 +293,7 @@ std::optional<PulseOperation> load_operation(const PulseLayout::Entry& entry) {
   return std::nullopt;
 }
 
-PulsePage load_page(const PulseLayout& from) {
+PulsePage load_head(const PulseLayout& from) {
   PulsePage page;
   page.rank = int(from.rank.load(kRelaxed));
   page.num_ranks = int(from.num_ranks.load(kRelaxed));
@@ -302,10 +309,16 @@ PulsePage load_page(const PulseLayout& from) {
   page.block = int16_t(place >> 16);
   page.micro_batch = int32_t(place >> 32);
   page.changed_ns = int64_t(from.changed_ns.load(kRelaxed));
+  page.operated_ns = int64_t(from.operated_ns.load(kRelaxed));
   page.total = int64_t(from.total.load(kRelaxed));
   page.done = page.total > 0 ? int64_t(from.done.load(kRelaxed)) : 0;
   page.waits_for = int64_t(from.waits_for.load(kRelaxed)) - 1;
   page.waiting_ns = page.waits_for < 0 ? 0 : int64_t(from.waiting_ns.load(kRelaxed));
+  return page;
+}
+
+PulsePage load_page(const PulseLayout& from) {
+  PulsePage page = load_head(from);
   for (const PulseLayout::Group& group : from.groups) {
     const uint64_t id = group.id.load(std::memory_order_acquire);
     if (id == 0) break;
@@ -322,13 +335,6 @@ PulsePage load_page(const PulseLayout& from) {
 
 }  // namespace
 
-int64_t PulsePage::moved_ns() const {
-  int64_t latest = changed_ns;
-  for (const PulseOperation& operation : operations)
-    latest = std::max({latest, operation.queued_ns, operation.started_ns, operation.ended_ns});
-  return latest;
-}
-
 const PulseOperation* PulsePage::awaited() const {
   if (waits_for < 0) return nullptr;
   const auto found = std::ranges::find(operations, waits_for, &PulseOperation::order);
@@ -340,36 +346,60 @@ bool is_alive(const PulsePage& page) {
   return stat && stat->start_ticks == page.start_ticks && stat->state != 'Z' && stat->state != 'X';
 }
 
-PulsePage read_pulse_page(const std::string& path) {
+void PulseReader::Unmap::operator()(const PulseLayout* page) const {
+  munmap(const_cast<PulseLayout*>(page), sizeof(PulseLayout));
+}
+
+PulseReader::PulseReader(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   ASHLAR_REQUIRE(file >= 0, kStorage, "{}: {}", path, strerror(errno));
   struct stat info {};
   const bool fits = fstat(file, &info) == 0 && info.st_size == off_t(sizeof(PulseLayout));
-  PulseLayout* const memory = fits ? map_page(file, PROT_READ) : nullptr;
+  page_.reset(fits ? map_page(file, PROT_READ) : nullptr);
   close(file);
-  ASHLAR_REQUIRE(memory, kCorrupt, "{} is no page of a pulse", path);
-  const bool valid = memory->magic.load(std::memory_order_acquire) == PulseLayout::kMagic &&
-                     memory->version.load(kRelaxed) == PulseLayout::kVersion;
-  PulsePage page;
-  if (valid) page = load_page(*memory);
-  munmap(memory, sizeof(PulseLayout));
+  const bool valid =
+      page_ && !has_ended() && page_->version.load(kRelaxed) == PulseLayout::kVersion;
   ASHLAR_REQUIRE(valid, kCorrupt, "{} is no page of a pulse of version {}", path,
                  PulseLayout::kVersion);
+}
+
+int64_t PulseReader::process() const {
+  return int64_t(page_->process.load(kRelaxed));
+}
+
+bool PulseReader::has_ended() const {
+  return page_->magic.load(std::memory_order_acquire) != PulseLayout::kMagic;
+}
+
+PulsePage PulseReader::page() const {
+  return load_page(*page_);
+}
+
+PulsePage PulseReader::head() const {
+  PulsePage page = load_head(*page_);
+  const uint64_t entry = page_->waiting_entry.load(kRelaxed);
+  if (page.waits_for < 0 || entry >= PulseLayout::kNumEntries) return page;
+  if (auto operation = load_operation(page_->entries[entry]);
+      operation && operation->order == page.waits_for)
+    page.operations.push_back(std::move(*operation));
   return page;
+}
+
+std::vector<PulseFile> pulse_files(const std::string& run_directory) {
+  const std::string directory = pulse_directory(run_directory);
+  return has_pulse_directory(directory) ? files_in(directory) : std::vector<PulseFile>{};
 }
 
 std::map<int, PulsePage> read_pulse(const std::string& run_directory) {
   std::map<int, PulsePage> pages;
-  const std::string directory = pulse_directory(run_directory);
-  if (!has_pulse_directory(directory)) return pages;
   // If two processes live, the second has yet to find that the run belongs to the first.
   const auto goes_before = [](const PulsePage& a, const PulsePage& b) {
     const bool alive = is_alive(a);
     if (alive != is_alive(b)) return alive;
     return alive ? a.start_ticks < b.start_ticks : a.start_ticks > b.start_ticks;
   };
-  for (const std::string& path : page_paths(directory)) try {
-      PulsePage page = read_pulse_page(path);
+  for (const PulseFile& file : pulse_files(run_directory)) try {
+      PulsePage page = PulseReader(file.path).page();
       const auto found = pages.find(page.rank);
       if (found == pages.end() || goes_before(page, found->second))
         pages[page.rank] = std::move(page);

@@ -16,8 +16,10 @@
 // Threads   PulseWriter: one thread, except for started() and ended(), which any thread may call.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,6 +135,7 @@ struct PulsePage {
   PulsePlace place = PulsePlace::kStart;
   int block = -1, micro_batch = -1;
   int64_t changed_ns = 0;       // when the place, the step or the progress last changed
+  int64_t operated_ns = 0;      // when an operation was last queued, began or ended
   int64_t done = 0, total = 0;  // of the place's work; total 0: not counted
   int64_t waits_for = -1;       // the order of the operation that the rank waits for; -1: none
   int64_t waiting_ns = 0;       // since when
@@ -140,7 +143,7 @@ struct PulsePage {
   std::vector<PulseOperation> operations;  // by order
 
   // When anything last changed, operations included.
-  int64_t moved_ns() const;
+  int64_t moved_ns() const { return std::max(changed_ns, operated_ns); }
   // The operation that the rank waits for; null: none, or it was not read whole.
   const PulseOperation* awaited() const;
 };
@@ -148,8 +151,31 @@ struct PulsePage {
 // Whether the process that writes the page still runs; a zombie does not.
 bool is_alive(const PulsePage& page);
 
-// The page of a file.  kCorrupt if it is none, or one of another version.
-PulsePage read_pulse_page(const std::string& path);
+// A page that is read again and again: it stays mapped, also after its file was removed.
+class PulseReader {
+ public:
+  explicit PulseReader(const std::string& path);  // kCorrupt: no page, or of another version
+  int64_t process() const;
+  bool has_ended() const;  // the writer has ended and removed the page
+  PulsePage page() const;
+  // Without the groups, and of the operations only the one that the rank waits for: below 1 us.
+  PulsePage head() const;
+
+ private:
+  struct Unmap {
+    void operator()(const PulseLayout* page) const;
+  };
+  std::unique_ptr<const PulseLayout, Unmap> page_;
+};
+
+struct PulseFile {
+  int rank = 0;
+  int64_t process = 0;
+  std::string path;
+};
+// The files of the run's pages on this machine, by path.
+// Errors  kStorage if another user has the directory.
+std::vector<PulseFile> pulse_files(const std::string& run_directory);
 // One page of each rank on this machine, by rank: that of the living process, or else of the one
 // that started last.  Files that are no pages are left out.
 // Errors  kStorage if another user has the directory.

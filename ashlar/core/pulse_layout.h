@@ -1,4 +1,4 @@
-// The bytes of a pulse page (pulse.h), version 1: words of 64 bits in the order of the machine.
+// The bytes of a pulse page (pulse.h), version 2: words of 64 bits in the order of the machine.
 //
 // Every word is an atomic.  The words of an entry belong together: its version is odd while it is
 // being written, and a reader takes the entry only if it saw one even version before and after.  A
@@ -17,7 +17,7 @@ struct PulseLayout {
   using Text = std::array<Word, kWords>;  // 8 bytes a word, cut or filled with zeros
 
   static constexpr uint64_t kMagic = 0x45534c5550485341;  // "ASHPULSE"
-  static constexpr uint64_t kVersion = 1;
+  static constexpr uint64_t kVersion = 2;
   static constexpr int kNumGroups = 64, kNumEntries = 256;
 
   struct Group {
@@ -45,7 +45,9 @@ struct PulseLayout {
   Word total, done;            // of the place's work, if it is counted
   Word waits_for, waiting_ns;  // one more than an Entry's order, 0: waits for none; since when
   Word num_steps;
-  std::array<Word, 15> unused;
+  Word operated_ns;    // when any operation was last queued, began or ended
+  Word waiting_entry;  // the Entry of waits_for
+  std::array<Word, 13> unused;
   std::array<Group, kNumGroups> groups;
   std::array<Entry, kNumEntries> entries;
 };

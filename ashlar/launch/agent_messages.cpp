@@ -52,7 +52,7 @@ void put_page(WireWriter& out, const PulsePage& page) {
   out.put(int32_t(page.num_ranks));
   for (const int64_t number :
        {page.process, page.attempt, page.step, page.steps_here, page.num_steps, page.changed_ns,
-        page.done, page.total, page.waits_for, page.waiting_ns})
+        page.operated_ns, page.done, page.total, page.waits_for, page.waiting_ns})
     out.put(number);
   out.put(uint8_t(page.place));
   out.put(int32_t(page.block));
@@ -78,9 +78,9 @@ PulsePage get_page(WireReader& in) {
   PulsePage page;
   page.rank = in.get<int32_t>();
   page.num_ranks = in.get<int32_t>();
-  for (int64_t* number :
-       {&page.process, &page.attempt, &page.step, &page.steps_here, &page.num_steps,
-        &page.changed_ns, &page.done, &page.total, &page.waits_for, &page.waiting_ns})
+  for (int64_t* number : {&page.process, &page.attempt, &page.step, &page.steps_here,
+                          &page.num_steps, &page.changed_ns, &page.operated_ns, &page.done,
+                          &page.total, &page.waits_for, &page.waiting_ns})
     *number = in.get<int64_t>();
   const auto place = in.get<uint8_t>();
   ASHLAR_REQUIRE(place < kNumPulsePlaces, kComm, "a page has place {}", place);

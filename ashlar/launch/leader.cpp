@@ -260,6 +260,7 @@ void Leader::move_to_here(Agent& agent, PulsePage& page) {
     if (time_ns > 0) time_ns += seen.offset_ns;
   };
   shift(page.changed_ns);
+  shift(page.operated_ns);
   shift(page.waiting_ns);
   for (PulseOperation& operation : page.operations) {
     shift(operation.queued_ns);

@@ -99,6 +99,37 @@ TEST(Pulse, ReadsWhatARankHasWritten) {
   EXPECT_FALSE(read_pulse(run.path()).at(1).awaited());
 }
 
+TEST(Pulse, AHeadHasWhatChangesAndTheOperationThatIsAwaited) {
+  const TemporaryDirectory run;
+  auto writer = std::make_unique<PulseWriter>(run.path(), PulseRank{0, 2, 1, 40});
+  const PulseReader reader(page_of(run.path(), 0));
+  writer->add_group(7, "dp", 2);
+  writer->post({.group = 0, .number = 0, .op = "all_gather", .label = "weights"});
+  const int64_t entry =
+      writer->post({.group = 0, .number = 1, .op = "reduce_scatter", .label = "gradients"});
+  writer->enter(PulsePlace::kReduce, 3, 1);
+  writer->step_ended(12);
+  EXPECT_TRUE(reader.head().operations.empty()) << "it waits for none";
+  writer->waits_for(entry);
+  const PulsePage head = reader.head(), page = reader.page();
+  ASSERT_EQ(page.operations.size(), 2u);
+  ASSERT_EQ(head.operations.size(), 1u);
+  EXPECT_EQ(head.awaited()->label, "gradients");
+  EXPECT_EQ(head.step, 12);
+  EXPECT_EQ(head.place, PulsePlace::kReduce);
+  EXPECT_EQ(head.moved_ns(), page.moved_ns());
+  writer->waited();
+  EXPECT_EQ(reader.head().awaited(), nullptr);
+  const int64_t before_ns = reader.head().changed_ns;
+  while (pulse_now_ns() == before_ns) std::this_thread::yield();
+  writer->ended(entry);
+  EXPECT_EQ(reader.head().changed_ns, before_ns);
+  EXPECT_GT(reader.head().moved_ns(), before_ns) << "an operation ended";
+  EXPECT_FALSE(reader.has_ended());
+  writer.reset();
+  EXPECT_TRUE(reader.has_ended());
+}
+
 TEST(Pulse, AnEvaluationIsOneWhateverItRuns) {
   const TemporaryDirectory run;
   PulseWriter writer(run.path(), {});
@@ -182,7 +213,7 @@ TEST(Pulse, NoOperationIsReadInPart) {
   });
   int64_t num_read = 0, latest = 0;
   while (num_read <= 300 || latest <= PulseLayout::kNumEntries)  // until entries were overwritten
-    for (const PulseOperation& operation : read_pulse_page(page_of(run.path(), 0)).operations) {
+    for (const PulseOperation& operation : PulseReader(page_of(run.path(), 0)).page().operations) {
       EXPECT_EQ(operation.number, operation.order);
       EXPECT_EQ(operation.bytes, 3 * operation.number);
       EXPECT_EQ(operation.label, std::string(48, char('a' + operation.number % 26)));
@@ -203,7 +234,7 @@ TEST(Pulse, AnEntryThatAKillLeftHalfWrittenIsNoOperation) {
       mmap(nullptr, sizeof(PulseLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ASSERT_NE(memory, MAP_FAILED);
   ++static_cast<PulseLayout*>(memory)->entries[1].version;
-  const PulsePage page = read_pulse_page(page_of(run.path(), 0));
+  const PulsePage page = PulseReader(page_of(run.path(), 0)).page();
   munmap(memory, sizeof(PulseLayout));
   close(file);
   ASSERT_EQ(page.operations.size(), 2u);
@@ -254,7 +285,7 @@ TEST(Pulse, OtherFilesAreNoPages) {
   std::ofstream(directory + "/notes") << "none";
   EXPECT_EQ(read_pulse(run.path()).size(), 1u);
   for (const char* name : {"/1.1", "/2.1"}) try {
-      read_pulse_page(directory + name);
+      PulseReader(directory + name);
       ADD_FAILURE() << name;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
