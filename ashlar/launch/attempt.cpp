@@ -24,6 +24,7 @@ constexpr int kSignalOfShell = 128;  // mpirun's exit code of a signal is above 
 constexpr int kLastSignal = 64;
 constexpr int kExecFailed = 127;
 constexpr std::string_view kErrorMark = "ashlar: ";
+constexpr size_t kFirstPidfd = 3;  // of a rank, in watched_
 
 std::vector<std::string> environment_of_ranks(const AttemptCommand& command) {
   std::vector<std::string> settings;
@@ -126,17 +127,18 @@ LocalAttempt::~LocalAttempt() {
   close(output_);
 }
 
+// Calls the system once more only for what is ready: this runs several times a second.
 Attempt::News LocalAttempt::wait(double seconds) {
-  std::vector<pollfd> watched{{socket_.fd(), POLLIN, 0}};
-  if (!reaped_) watched.push_back({starter_fd_.fd(), POLLIN, 0});
-  if (output_ >= 0) watched.push_back({output_, POLLIN, 0});
-  for (const auto& [rank, process] : pidfds_) watched.push_back({process.fd(), POLLIN, 0});
-  poll(watched.data(), watched.size(), int(seconds * 1000));
+  watched_.assign({{socket_.fd(), POLLIN, 0}, {starter_fd_.fd(), POLLIN, 0}, {output_, POLLIN, 0}});
+  if (reaped_) watched_[1].fd = -1;
+  for (const auto& [rank, process] : pidfds_) watched_.push_back({process.fd(), POLLIN, 0});
+  poll(watched_.data(), watched_.size(), int(seconds * 1000));
   News news;
-  while (const std::optional<JoinedRank> rank = socket_.accept()) join(*rank, news);
   look_at_ranks(news);
-  if (!reaped_ && waitpid(starter_, &status_, WNOHANG) == starter_) reaped_ = true;
-  read_output(news);
+  if (watched_[0].revents)
+    while (const std::optional<JoinedRank> rank = socket_.accept()) join(*rank, news);
+  if (watched_[1].revents && waitpid(starter_, &status_, WNOHANG) == starter_) reaped_ = true;
+  if (watched_[2].revents || reaped_) read_output(news);
   if (reaped_ && !reported_) {
     reported_ = true;
     cutter_.finish([&](std::string_view line) { take_line(line, news); });
@@ -156,18 +158,18 @@ void LocalAttempt::join(const JoinedRank& rank, News& news) {
   news.joined.push_back(number);
 }
 
+// After a poll, of which watched_ has the results.
 void LocalAttempt::look_at_ranks(News& news) {
-  for (auto rank = pidfds_.begin(); rank != pidfds_.end();) {
-    if (!rank->second.has_ended()) {
-      ++rank;
-      continue;
-    }
-    if (first_gone_ < 0) first_gone_ = rank->first;
-    news.gone.push_back(
-        {EvidenceKind::kGone, rank->first, 0,
-         fmt::format("process {} of rank {} is gone", pids_[rank->first], rank->first)});
-    pids_.erase(rank->first);
-    rank = pidfds_.erase(rank);
+  for (size_t i = kFirstPidfd; i < watched_.size(); ++i) {
+    if (watched_[i].revents == 0) continue;
+    const auto gone = std::ranges::find(pidfds_, watched_[i].fd,
+                                        [](const auto& process) { return process.second.fd(); });
+    const int rank = gone->first;
+    if (first_gone_ < 0) first_gone_ = rank;
+    news.gone.push_back({EvidenceKind::kGone, rank, 0,
+                         fmt::format("process {} of rank {} is gone", pids_[rank], rank)});
+    pids_.erase(rank);
+    pidfds_.erase(gone);
   }
 }
 

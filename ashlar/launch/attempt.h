@@ -8,6 +8,7 @@
 // and fence() ends them too.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <map>
@@ -96,6 +97,7 @@ class LocalAttempt : public Attempt {
   LineCutter cutter_;
   std::map<int, pid_t> pids_;
   std::map<int, PidFd> pidfds_;
+  std::vector<pollfd> watched_;  // socket, starter, output, then pidfds_
   std::string host_;
   std::map<int, std::string> errors_;  // the last line of each rank that begins as errors do
   int first_gone_ = -1;
