@@ -18,6 +18,7 @@ namespace {
 constexpr double kFactor = 8, kMost_s = 300, kFirstStep_s = 120, kPlannedSteps = 20;
 constexpr size_t kMostSuspects = 3;  // whose stacks are asked for
 constexpr double kLongGap_s = 2;     // between two looks: the launcher did not run
+constexpr double kAskShare = 0.1;    // of a limit: from then on threads are seen to starve
 
 EvidenceKind kind_of(PulseHang::Kind kind) {
   switch (kind) {
@@ -97,23 +98,91 @@ void Watch::begin(double now) {
   resumed_ns_ = pulse_now_ns();
   suspended_since_.clear();
   queued_.clear();
+  bytes_of_.clear();
 }
 
 Watch::Sight Watch::look(const std::map<int, pid_t>& ranks, double now) {
-  return judge(find(ranks, now), now);
+  return judge(find_heads(ranks, now), now);
 }
 
 Watch::Finds Watch::find(const std::map<int, pid_t>& ranks, double now) {
+  Finds finds = find_heads(ranks, now);
+  finds.pages = whole_pages();
+  return finds;
+}
+
+Watch::Finds Watch::find_heads(const std::map<int, pid_t>& ranks, double now) {
   if (now - std::exchange(looked_, now) > kLongGap_s) {
     resumed_ns_ = pulse_now_ns();
     suspended_since_.clear();
   }
-  Finds finds{.pages = pages_of(ranks), .suspended = find_suspended(ranks, now), .local = true};
-  for (const auto& [rank, page] : finds.pages) {
-    if (is_at_files(page.place)) finds.bytes += bytes_moved(page.process);
-    if (const auto stat = stat_of_process(page.process)) finds.states[rank] = stat->state;
-  }
+  find_readers(ranks);
+  Finds finds{.local = true};
+  for (const auto& [rank, reader] : readers_) finds.pages.emplace(rank, reader.head());
+  look_at_processes(ranks, now, finds);
   return finds;
+}
+
+// Maps the pages of these processes, and lets go of others.  The directory is listed only until all
+// pages are there.
+void Watch::find_readers(const std::map<int, pid_t>& ranks) {
+  const auto is_known = [&](int64_t process) {
+    return std::ranges::any_of(ranks, [&](const auto& rank) { return rank.second == process; });
+  };
+  std::erase_if(readers_, [&](const auto& reader) {
+    return reader.second.has_ended() || !is_known(reader.second.process());
+  });
+  const size_t expected = readers_.empty() ? 1 : size_t(readers_.begin()->second.head().num_ranks);
+  if (ranks.empty() || readers_.size() >= expected) return;
+  try {
+    for (const PulseFile& file : pulse_files(run_directory_)) try {
+        if (!is_known(file.process) || readers_.contains(file.rank)) continue;
+        PulseReader reader(file.path);
+        if (is_alive(reader.head())) readers_.emplace(file.rank, std::move(reader));
+      } catch (const Error&) {  // it is being made, was removed meanwhile, or is no page
+      }
+  } catch (const Error& error) {
+    if (!std::exchange(warned_, true))
+      log_.warn("the pulse of the ranks is not seen: {}", error.what());
+  }
+}
+
+std::map<int, PulsePage> Watch::whole_pages() const {
+  std::map<int, PulsePage> pages;
+  for (const auto& [rank, reader] : readers_) pages.emplace(rank, reader.page());
+  return pages;
+}
+
+// Asks the kernel about ranks whose pages do not change: a rank that changes its page is neither
+// suspended nor waits for a disk.
+void Watch::look_at_processes(const std::map<int, pid_t>& ranks, double now, Finds& finds) {
+  const int64_t stands_ns = pulse_now_ns() - int64_t(kStands_s * 1e9);
+  std::erase_if(suspended_since_, [&](const auto& rank) { return !ranks.contains(rank.first); });
+  for (const auto& [rank, pid] : ranks) {
+    const auto page = finds.pages.find(rank);
+    if (page != finds.pages.end() && page->second.moved_ns() > stands_ns) {
+      suspended_since_.erase(rank);
+    } else if (const auto stat = stat_of_process(pid)) {
+      see_state(rank, pid, stat->state, now, finds);
+    }
+  }
+  for (const auto& [rank, page] : finds.pages)
+    if (is_at_files(page.place) && page.changed_ns <= stands_ns)
+      bytes_of_[rank] = bytes_moved(page.process);
+  for (const auto& [rank, bytes] : bytes_of_) finds.bytes += bytes;
+}
+
+void Watch::see_state(int rank, pid_t pid, char state, double now, Finds& finds) {
+  finds.states[rank] = state;
+  if (state != 'T') {
+    suspended_since_.erase(rank);
+    return;
+  }
+  const double since = suspended_since_.emplace(rank, now).first->second;
+  if (now - since >= kSuspended_s && !finds.suspended)
+    finds.suspended = {EvidenceKind::kSuspended, rank, 0,
+                       fmt::format("process {} of rank {} is suspended (state T) for {:.0f} s", pid,
+                                   rank, now - since)};
 }
 
 Watch::Sight Watch::judge(Finds finds, double now) {
@@ -122,21 +191,6 @@ Watch::Sight Watch::judge(Finds finds, double now) {
   sight.silence_s = double(pulse_now_ns() - std::max(moved_ns_, resumed_ns_)) * 1e-9;
   if (!sight.fault) sight.fault = silence;
   return sight;
-}
-
-std::map<int, PulsePage> Watch::pages_of(const std::map<int, pid_t>& ranks) {
-  std::map<int, PulsePage> ours;
-  try {
-    for (auto& [rank, page] : read_pulse(run_directory_)) {
-      const bool known = std::ranges::any_of(
-          ranks, [&](const auto& process) { return process.second == page.process; });
-      if (known) ours.emplace(rank, std::move(page));
-    }
-  } catch (const Error& error) {
-    if (!std::exchange(warned_, true))
-      log_.warn("the pulse of the ranks is not seen: {}", error.what());
-  }
-  return ours;
 }
 
 // When any rank last gave a sign of life that counts at its place.
@@ -152,23 +206,7 @@ int64_t Watch::last_sign_ns(const Finds& finds) {
   return sign_ns;
 }
 
-std::optional<Evidence> Watch::find_suspended(const std::map<int, pid_t>& ranks, double now) {
-  for (const auto& [rank, pid] : ranks) {
-    const std::optional<ProcessStat> stat = stat_of_process(pid);
-    if (!stat || stat->state != 'T') {
-      suspended_since_.erase(rank);
-      continue;
-    }
-    const double since = suspended_since_.emplace(rank, now).first->second;
-    if (now - since >= kSuspended_s)
-      return Evidence{EvidenceKind::kSuspended, rank, 0,
-                      fmt::format("process {} of rank {} is suspended (state T) for {:.0f} s", pid,
-                                  rank, now - since)};
-  }
-  return std::nullopt;
-}
-
-// How long the thread that waited longest for a CPU has done so since the first call of a silence:
+// How long the thread that waited longest for a CPU has done so since the first call in a silence:
 // a thread of the ranks for which others wait, if there are any.
 double Watch::starved_s(const std::map<int, PulsePage>& pages) {
   const auto works = [](const auto& page) { return page.second.waits_for < 0; };
@@ -210,18 +248,25 @@ std::optional<Evidence> Watch::find_silence(const Finds& finds, double now) {
   const auto at_files = std::ranges::find_if(
       finds.pages, [](const auto& page) { return is_at_files(page.second.place); });
   const PulsePlace place = at_files == finds.pages.end() ? place_ : at_files->second.place;
+  const double limit_s = limit_.limit_s(place, stepped);
+  const bool asks = silence_s >= limit_s || (queued_.empty() && silence_s >= kAskShare * limit_s);
+  if (!asks) return std::nullopt;
   const double starved = finds.local ? starved_s(finds.pages) : 0;
-  if (silence_s - (silence_s < kMost_s ? starved : 0) < limit_.limit_s(place, stepped))
-    return std::nullopt;
-  const PulseHang hang = find_hang(finds.pages);
+  if (silence_s - (silence_s < kMost_s ? starved : 0) < limit_s) return std::nullopt;
+  return describe_silence(finds, now_ns);
+}
+
+Evidence Watch::describe_silence(const Finds& finds, int64_t now_ns) const {
+  const std::map<int, PulsePage> pages = finds.local ? whole_pages() : finds.pages;
+  const PulseHang hang = find_hang(pages);
   const int rank = hang.ranks.empty() ? -1 : hang.ranks.front();
-  std::string text = describe(hang, finds.pages, now_ns);
+  std::string text = describe(hang, pages, now_ns);
   for (size_t i = 0; i < std::min(hang.ranks.size(), kMostSuspects); ++i)
     if (finds.local)
-      text += "; " + describe_suspect(finds.pages.at(hang.ranks[i]), run_directory_);
+      text += "; " + describe_suspect(pages.at(hang.ranks[i]), run_directory_);
     else if (const auto state = finds.states.find(hang.ranks[i]); state != finds.states.end())
       text += fmt::format("; rank {} is in state {}", hang.ranks[i], state->second);
-  return Evidence{kind_of(hang.kind), rank, 0, text};
+  return {kind_of(hang.kind), rank, 0, text};
 }
 
 // A line of the list of groups is "0::/path" (version 2) or "4:memory:/path" (version 1).

@@ -1,5 +1,7 @@
 // The signs of life of running ranks: their pulse pages and their states in /proc.
 //
+// Cost       a look reads the heads of pages that stay mapped, and nothing else while they change:
+//            /proc is for ranks whose pages have stood for kStands_s, whole pages are for a hang.
 // Suspended  a process has been in state T for kSuspended_s.
 // Hang       no page has changed for longer than the place of the last change ever takes: 8 times
 //            the 99th percentile of its last 200 silences, at least launch.hang_s, at most 300 s,
@@ -7,9 +9,9 @@
 // Files      a rank that starts, loads, saves or ends may wait for a disk: there the bytes that
 //            its process moves (/proc/PID/io) are the sign of life, not its operations, which go
 //            on while a thread of it hangs; and the limit is 300 s.
-// Starved    the time that a thread of a rank had to wait for a CPU during a silence does not count
-//            (/proc/PID/task/TID/schedstat), until the silence takes 300 s; ranks that wait for
-//            others starve nobody.
+// Starved    the time that a thread of a rank had to wait for a CPU during a silence, after a tenth
+//            of its limit, does not count (/proc/PID/task/TID/schedstat), until the silence takes
+//            300 s; ranks that wait for others starve nobody.
 // No pages   as with a full /dev/shm, or another user's directory there: lines count instead.
 // A limit of 300 s is launch.hang_s if that is more.  A launcher that was suspended itself watches
 // anew from then on.
@@ -53,35 +55,39 @@ QueueTimes queue_times_of(int64_t process);
 
 class Watch {
  public:
-  static constexpr double kSuspended_s = 3;
+  static constexpr double kStands_s = 0.5, kSuspended_s = 3;
   Watch(std::string run_directory, double hang_s, Log& log, double step_s = 0,
         std::function<QueueTimes(int64_t process)> queue_times = queue_times_of);
 
   void begin(double now);                  // an attempt starts
   void hear(double now) { heard_ = now; }  // a rank printed a line
-  // ranks: those that have joined, with their processes.  Fault: once for each.
   struct Sight {
-    std::map<int, PulsePage> pages;  // of these processes
+    std::map<int, PulsePage> pages;  // of the ranks' processes; of this machine the heads
     std::optional<Evidence> fault;
     double silence_s = 0;  // of all pages
   };
+  // ranks: those that have joined, with their processes.
   Sight look(const std::map<int, pid_t>& ranks, double now);
   // The result of a look at ranks, of one machine or of several, before it is judged.
   struct Finds {
     std::map<int, PulsePage> pages = {};
     std::optional<Evidence> suspended = {};
     int64_t bytes = 0;                // that ranks at files have moved so far
-    std::map<int, char> states = {};  // of their processes (ProcessStat)
+    std::map<int, char> states = {};  // of processes whose pages stand (ProcessStat)
     bool local = false;               // whether they are processes of this machine, to be looked at
   };
-  Finds find(const std::map<int, pid_t>& ranks, double now);  // on this machine
+  Finds find(const std::map<int, pid_t>& ranks, double now);  // whole pages of this machine
   Sight judge(Finds finds, double now);
 
  private:
-  std::optional<Evidence> find_suspended(const std::map<int, pid_t>& ranks, double now);
-  std::map<int, PulsePage> pages_of(const std::map<int, pid_t>& ranks);
+  Finds find_heads(const std::map<int, pid_t>& ranks, double now);
+  void find_readers(const std::map<int, pid_t>& ranks);
+  std::map<int, PulsePage> whole_pages() const;
+  void look_at_processes(const std::map<int, pid_t>& ranks, double now, Finds& finds);
+  void see_state(int rank, pid_t pid, char state, double now, Finds& finds);
   int64_t last_sign_ns(const Finds& finds);
   std::optional<Evidence> find_silence(const Finds& finds, double now);
+  Evidence describe_silence(const Finds& finds, int64_t now_ns) const;
   double starved_s(const std::map<int, PulsePage>& pages);
 
   const std::string run_directory_;
@@ -89,11 +95,13 @@ class Watch {
   const std::function<QueueTimes(int64_t process)> queue_times_;
   bool warned_ = false;
   SilenceLimit limit_;
+  std::map<int, PulseReader> readers_;  // by rank
   double heard_ = 0, looked_ = 0;
   int64_t moved_ns_ = 0, resumed_ns_ = 0;
-  int64_t moved_bytes_ = 0;                // of the ranks' processes, at the last look
+  int64_t moved_bytes_ = 0;                // at the last look
+  std::map<int, int64_t> bytes_of_;        // rank: moved by its process when it last stood at files
   PulsePlace place_ = PulsePlace::kStart;  // of the last change
-  std::map<int, QueueTimes> queued_;       // by rank, when the present silence was first seen
+  std::map<int, QueueTimes> queued_;       // by rank, early in the present silence
   std::map<int, double> suspended_since_;
 };
 
