@@ -157,4 +157,11 @@ std::vector<HarmfulStep> skipped_steps(FileSystem& files, const std::string& met
   return recent;
 }
 
+int64_t begin_of_last_trouble(std::span<const HarmfulStep> skipped) {
+  constexpr int64_t kMostApart = 50;
+  size_t first = skipped.size() - 1;
+  while (first > 0 && skipped[first].step - skipped[first - 1].step <= kMostApart) --first;
+  return skipped[first].step;
+}
+
 }  // namespace ashlar::launch

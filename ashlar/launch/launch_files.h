@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,5 +49,8 @@ void write_policy_state(FileSystem& files, const std::string& path, const Policy
 // The last step that the health check skipped and those up to 1000 steps before it, ascending, as
 // metrics.jsonl has them; empty if there are none.  Steps without targets are not among them.
 std::vector<HarmfulStep> skipped_steps(FileSystem& files, const std::string& metrics);
+// The first step of the trouble that these ended with: skips at most 50 steps apart belong
+// together.  The ones before it were not applied, and did the run no harm.
+int64_t begin_of_last_trouble(std::span<const HarmfulStep> skipped);
 
 }  // namespace ashlar::launch

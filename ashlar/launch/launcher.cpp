@@ -368,7 +368,9 @@ std::optional<BadSteps> Launcher::bad_steps() {
     harmful_ = skipped_steps(files_, join(plan_.run_directory, "metrics.jsonl"));
     if (harmful_.empty())
       return BadSteps{.problem = "metrics.jsonl names no step that was skipped"};
-    const int64_t first = harmful_.front().step;
+    // Steps that are listed spend no budget in the next attempt; others do.
+    const bool listed = plan_.limits.on_numeric == NumericAnswer::kSkipSamples;
+    const int64_t first = listed ? begin_of_last_trouble(harmful_) : harmful_.front().step;
     return BadSteps{first, harmful_.back().step,
                     newest_step_before(files_, plan_.checkpoints, first)};
   } catch (const Error& error) {

@@ -57,11 +57,12 @@ StepVerdict Health::judge(int64_t step, double loss, double gradient_norm) {
   return verdict;
 }
 
-void Health::pass_samples(const std::vector<int64_t>& samples) {
+void Health::pass(const HarmfulStep& step) {
   std::vector<int64_t>& all = state_.harmful;
-  all.insert(all.end(), samples.begin(), samples.end());
+  all.insert(all.end(), step.samples.begin(), step.samples.end());
   std::ranges::sort(all);
   all.erase(std::ranges::unique(all).begin(), all.end());
+  std::erase(state_.recent_skips, step.step);
 }
 
 bool Health::passes(int64_t first_sample, int64_t num_samples) const {

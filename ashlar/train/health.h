@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/core/skip_list.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/spec/recipe.h"
 
@@ -46,8 +47,9 @@ class Health {
  public:
   explicit Health(const HealthSpec& spec);
   StepVerdict judge(int64_t step, double loss, double gradient_norm);
-  // Steps with these samples are passed from now on, beside those of the restored state.
-  void pass_samples(const std::vector<int64_t>& samples);
+  // Passes steps with these samples from now on, beside those of the restored state.  If the step
+  // itself was skipped, it spends no budget any more.
+  void pass(const HarmfulStep& step);
   void forget_samples() { state_.harmful.clear(); }  // their numbers mean others now
   bool passes(int64_t first_sample, int64_t num_samples) const;
   // A message that the budget of skips is used up, with the remedy; "" if it is not.

@@ -209,7 +209,7 @@ void Run::read_skips() {
   while_leader(ranks_, "skips", [&] { text = read_skip_list(files_, recipe_.train.run_dir); });
   text = comm::text_from_leader(ranks_, text, "skips");
   for (const HarmfulStep& step : parse_skip_list(text, skip_list_path(recipe_.train.run_dir)))
-    health_.pass_samples(step.samples);
+    health_.pass(step);
 }
 
 void Run::begin() {

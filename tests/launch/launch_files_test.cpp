@@ -57,5 +57,12 @@ TEST(LaunchFiles, SkippedStepsAreTheLastThousand) {
   EXPECT_EQ(steps[1].reason, "loss is nan");
 }
 
+TEST(LaunchFiles, AnOldSkipIsNoPartOfTheLastTrouble) {
+  const std::vector<HarmfulStep> steps{{100}, {840}, {890}, {941}, {990}, {991}, {1041}};
+  EXPECT_EQ(begin_of_last_trouble(steps), 941);
+  EXPECT_EQ(begin_of_last_trouble(std::span(steps).first(3)), 840);
+  EXPECT_EQ(begin_of_last_trouble(std::span(steps).first(1)), 100);
+}
+
 }  // namespace
 }  // namespace ashlar::launch

@@ -57,12 +57,29 @@ TEST(Health, LossAndGradientNormAreJudgedByTheLargestOfTheWindow) {
   }
 }
 
+TEST(Health, AListedStepSpendsNoBudget) {
+  HealthSpec limits = spec();
+  limits.max_consecutive_skips = 100;
+  limits.max_skips_per_1000 = 2;
+  Health before(limits);
+  for (const int64_t step : {3, 9}) before.judge(step, NAN, 1);
+  EXPECT_NE(before.over_budget(), "");
+  Health health(limits);
+  health.restore(before.state());
+  health.pass({9, {36}});
+  health.judge(10, 1, 1);
+  EXPECT_EQ(health.over_budget(), "");
+  EXPECT_EQ(health.state().recent_skips, std::vector<int64_t>{3});
+  health.judge(11, NAN, 1);
+  EXPECT_NE(health.over_budget(), "") << "step 3 is not listed";
+}
+
 TEST(Health, PassesStepsWithHarmfulSamples) {
   Health before(spec());
-  before.pass_samples({12, 9});
+  before.pass({3, {12, 9}});
   Health health(spec());
   health.restore(before.state());
-  health.pass_samples({9, 30});
+  health.pass({5, {9, 30}});
   EXPECT_EQ(health.state().harmful, (std::vector<int64_t>{9, 12, 30}));
   for (const auto& [first, passes] : {std::pair{0, false},
                                       {5, false},
