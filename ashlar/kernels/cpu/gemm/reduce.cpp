@@ -131,8 +131,8 @@ struct PartsSize {
   static constexpr int64_t kPanelBytes = 16 << 10;
   static constexpr int64_t kRowPanels = 4, kColPanels = 32;  // a block has at most so many
   int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
-  // Tasks as large as keep all threads busy to the end, or as the form says; bits do not depend on
-  // them.
+  // Even tasks, as large as keep all threads busy to the end, or as the form says; bits do not
+  // depend on them.
   PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads,
             const ProductForm& form)
       : row_panels(std::min(kRowPanels, engine.num_panels(N))),
@@ -147,6 +147,8 @@ struct PartsSize {
       larger = ceil_div(larger, 2);
     }
     const int64_t all_rows = engine.num_panels(N), all_cols = engine.num_panels(K);
+    task_panels = ceil_div(all_rows, row_tasks);
+    col_panels = ceil_div(all_cols, col_tasks);
     if (form.rows > 0) task_panels = std::clamp<int64_t>(form.rows / engine.width, 1, all_rows);
     col_panels = panels_of_task(form, col_panels, std::min(all_cols, kColPanels));
     row_tasks = ceil_div(all_rows, task_panels);
