@@ -48,11 +48,12 @@ Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int
 namespace {
 
 // Panels of one task where a product is summed in parts, for `others` tasks each: as many as fit
-// beside rows and sums in a second-level cache, fewer where threads would wait.
+// beside rows and sums in a second-level cache, fewer where threads would wait: the last round of
+// tasks is full, or one of at least 17.
 int64_t even_panels(int64_t num_panels, int64_t others, int64_t threads) {
   constexpr int64_t kMostPanels = 24;
   int64_t cuts = ceil_div(num_panels, kMostPanels);
-  while (cuts < num_panels && !keeps_busy(cuts * others, threads)) ++cuts;
+  while (cuts < num_panels && cuts * others % threads != 0 && cuts * others < 16 * threads) ++cuts;
   return ceil_div(num_panels, cuts);
 }
 
