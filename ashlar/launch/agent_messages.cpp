@@ -122,6 +122,7 @@ std::vector<std::byte> to_bytes(const AgentReport& report) {
   out.put_text(report.check.evidence);
   out.put(report.check.product_rate);
   out.put(report.check.memory_rate);
+  out.put(uint8_t(report.check.sure));
   out.put(uint32_t(report.pages.size()));
   for (const auto& [rank, page] : report.pages) put_page(out, page);
   return out.take();
@@ -149,6 +150,7 @@ AgentReport parse_report(std::span<const std::byte> bytes) {
   report.check.evidence = in.get_text();
   report.check.product_rate = in.get<double>();
   report.check.memory_rate = in.get<double>();
+  report.check.sure = in.get<uint8_t>() != 0;
   for (size_t left = get_count(in); left > 0; --left) {
     PulsePage page = get_page(in);
     report.pages.emplace(page.rank, std::move(page));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -105,8 +106,10 @@ class Launcher {
   double watched_s_ = 0, read_metrics_s_ = 0;
   double stepped_s_ = 0, moved_s_ = 0;  // this attempt's first step; the last look for a move
   int64_t stepped_at_ = 0;              // step that was done then
+  std::set<int> left_ranks_;            // for which a move was considered
   bool asked_ = false, fencing_ = false;
   std::optional<double> waits_since_;  // for nodes
+  std::string told_missing_;           // what it said that it waits for
   LaunchResult result_;
 };
 
@@ -210,12 +213,11 @@ bool Launcher::may_start(double now) {
   const std::string missing = plan_.fleet ? plan_.fleet->missing(now) : "";
   if (missing.empty()) {
     waits_since_.reset();
+    told_missing_.clear();
     return true;
   }
-  if (!waits_since_) {
-    waits_since_ = now;
-    tell("waits: " + missing);
-  }
+  if (!waits_since_) waits_since_ = now;
+  if (std::exchange(told_missing_, missing) != missing) tell("waits: " + missing);
   if (now - *waits_since_ < plan_.limits.wait_nodes_s) return false;
   send({.kind = EventKind::kTooFewNodes,
         .evidence = {.text = fmt::format("{} after {:.0f} s (launch.wait_nodes_s)", missing,
@@ -285,7 +287,9 @@ void Launcher::advise(double now) {
     tell(fmt::format("{}: {}", advice.name, advice.text));
     events_.add("check", policy_.attempt(),
                 {{"class", advice.name}, {"rank", advice.rank}, {"action", advice.text}});
-    if (plan_.fleet && advice.rank >= 0 && advice.share > 0) offer(advice.rank, advice.share, now);
+    // Once for a rank: its work may be more than that of others wherever it runs.
+    if (plan_.fleet && advice.share > 0 && left_ranks_.insert(advice.rank).second)
+      offer(advice.rank, advice.share, now);
   }
 }
 

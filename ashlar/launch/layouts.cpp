@@ -89,7 +89,7 @@ void write_layouts(FileSystem& files, const std::string& path, const LaunchLayou
 std::string LayoutQuestion::id() const {
   const std::string text =
       fmt::format("{}\n{}\n{} {} {} {}", to_toml(recipe), machine::to_toml(machine.profile),
-                  int(compute), nodes, ranks_per_node, node_bytes);
+                  int(compute), nodes, ranks_per_node, bytes_of_rank(*this, ranks_per_node));
   return fmt::format("{:016x}", xxh3_64(std::as_bytes(std::span(text))));
 }
 
@@ -140,9 +140,12 @@ LaunchLayouts read_layouts(FileSystem& files, const std::string& path,
 
 void find_layouts(const LayoutQuestion& question, FileSystem& files, const std::string& path,
                   Log& log) {
-  if (read_layouts(files, path, question.id()).whole) return;
-  LaunchLayouts layouts{question.id(), {own_layout(question, log)}};
-  write_layouts(files, path, layouts);
+  LaunchLayouts layouts = read_layouts(files, path, question.id());
+  if (layouts.whole) return;
+  if (layouts.all.empty()) {
+    layouts.all.push_back(own_layout(question, log));
+    write_layouts(files, path, layouts);
+  }
   const int half = (question.nodes + 1) / 2;
   std::vector<int> order{question.nodes - 1, half};
   for (int nodes = question.nodes - 2; nodes > half; --nodes) order.push_back(nodes);
@@ -155,6 +158,7 @@ void find_layouts(const LayoutQuestion& question, FileSystem& files, const std::
     const std::optional<LaunchLayout> layout = layout_on(question, nodes, log);
     if (!layout) continue;
     answers.emplace_back(nodes, layout->nodes);
+    if (std::ranges::find(layouts.all, *layout) != layouts.all.end()) continue;
     layouts.all.push_back(*layout);
     std::ranges::stable_sort(layouts.all, std::greater(), &LaunchLayout::nodes);
     write_layouts(files, path, layouts);

@@ -315,6 +315,7 @@ void Leader::note(const std::optional<Quarantine::Verdict>& verdict) {
 }
 
 void Leader::note(const NodePlacement::Failure& failure) {
+  if (!failure.broken && quarantine_.holds(failure.node, unix_now_s())) return;  // as known
   const char* cause = failure.broken ? name_of(FaultClass::kHardware) : "slow";
   const auto verdict = quarantine_.leave_out(failure.node, cause, failure.evidence,
                                              int(agents_.size()), unix_now_s());
@@ -330,6 +331,7 @@ std::optional<NodePlacement::Move> Leader::move(int slow_rank, double share, dou
   const std::vector<NodeView> nodes = views();
   placement_.check_spares(nodes, now);
   if (slow_rank < 0) return placement_.grow(nodes, now);
+  if (quarantine_.is_full(int(agents_.size()), unix_now_s())) return std::nullopt;
   return placement_.leave(node_of(slow_rank), share, nodes, now);
 }
 

@@ -43,8 +43,8 @@ std::optional<Quarantine::Verdict> Quarantine::leave_out(const std::string& node
                                                          const std::string& cause,
                                                          const std::string& evidence, int num_nodes,
                                                          double now_s) {
+  if (is_full(num_nodes, now_s)) return std::nullopt;
   std::erase_if(recent_, [&](double time_s) { return now_s - time_s > kManyWithin_s; });
-  if (int(recent_.size()) >= std::max(2, num_nodes / 10)) return std::nullopt;
   recent_.push_back(now_s);
   faults_.erase(node);
   Verdict& verdict = verdicts_[node];
@@ -52,6 +52,12 @@ std::optional<Quarantine::Verdict> Quarantine::leave_out(const std::string& node
   const bool for_good = size_t(strikes) > kTerms_s.size();
   verdict = {node, cause, evidence, strikes, for_good ? 0 : now_s + kTerms_s[size_t(strikes - 1)]};
   return verdict;
+}
+
+bool Quarantine::is_full(int num_nodes, double now_s) const {
+  const auto lately = std::ranges::count_if(
+      recent_, [&](double time_s) { return now_s - time_s <= kManyWithin_s; });
+  return lately >= std::max(2, num_nodes / 10);
 }
 
 bool Quarantine::holds(const std::string& node, double now_s) const {

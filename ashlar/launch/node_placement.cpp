@@ -37,6 +37,11 @@ bool NodePlacement::has_failed(const std::string& node, Check::Result how, doubl
          now - known->second.done_s < kAgain_s;
 }
 
+bool NodePlacement::is_out(const std::string& node, double now) const {
+  return has_failed(node, Check::Result::kBroken, now) ||
+         has_failed(node, Check::Result::kSilent, now);
+}
+
 bool NodePlacement::runs_on(const std::string& node) const {
   return std::ranges::binary_search(nodes_, node);
 }
@@ -61,11 +66,15 @@ std::optional<NodePlacement::Failure> NodePlacement::take(const std::string& nod
   if (!check.open || result.number != check.number) return std::nullopt;
   check.open = check.suspect = check.ran_since = false;
   check.done_s = now;
-  check.result = result.passed ? Check::Result::kPassed : Check::Result::kBroken;
+  check.failures = result.passed ? 0 : check.failures + 1;
+  const bool broken = result.sure || check.failures > 1;
+  check.result = result.passed ? Check::Result::kPassed
+                 : broken      ? Check::Result::kBroken
+                               : Check::Result::kNone;
   check.product_rate = result.product_rate;
   check.memory_rate = result.memory_rate;
   check.evidence = result.evidence;
-  if (result.passed) return std::nullopt;
+  if (check.result != Check::Result::kBroken) return std::nullopt;
   return Failure{node, result.evidence, true};
 }
 
@@ -74,7 +83,7 @@ std::vector<std::string> NodePlacement::fit_nodes(std::span<const NodeView> node
                                                   double now) const {
   std::vector<std::string> fit, held;
   for (const NodeView& node : nodes) {
-    if (!node.ready || node.broken || has_failed(node.name, Check::Result::kBroken, now)) continue;
+    if (!node.ready || node.broken || is_out(node.name, now)) continue;
     const bool slow = has_failed(node.name, Check::Result::kSlow, now);
     (node.held || slow ? held : fit).push_back(node.name);
   }
@@ -86,7 +95,7 @@ std::vector<std::string> NodePlacement::fit_nodes(std::span<const NodeView> node
 
 std::string NodePlacement::why_unfit(std::span<const NodeView> nodes, double now) const {
   for (const NodeView& node : nodes)
-    if (has_failed(node.name, Check::Result::kBroken, now))
+    if (is_out(node.name, now))
       return fmt::format("; {}: {}", node.name, checks_.at(node.name).evidence);
   return "";
 }
@@ -94,8 +103,13 @@ std::string NodePlacement::why_unfit(std::span<const NodeView> nodes, double now
 NodePlacement::Decision NodePlacement::decide(std::span<const NodeView> nodes, double now) {
   for (const NodeView& node : nodes)
     if (const CheckOrder order = check_of(node.name);
-        order.number > 0 && now - checks_.at(node.name).asked_s > kAnswer_s)
-      take(node.name, {order.number, false, "its agent does not answer with the check"}, now);
+        order.number > 0 && now - checks_.at(node.name).asked_s > kAnswer_s) {
+      Check& check = checks_.at(node.name);
+      check.open = false;
+      check.done_s = now;
+      check.result = Check::Result::kSilent;
+      check.evidence = "its agent does not answer with the check";
+    }
   const std::vector<std::string> fit = fit_nodes(nodes, now);
   Decision decision;
   size_t wanted = size_t(rules_.num_nodes);
@@ -161,8 +175,7 @@ void NodePlacement::check_spares(std::span<const NodeView> nodes, double now) {
   for (const NodeView& node : nodes) {
     if (!node.ready || runs_on(node.name) || check_of(node.name).number > 0) continue;
     const bool due = !checks_.contains(node.name) || now - checks_[node.name].done_s >= kSpare_s;
-    const bool failed = has_failed(node.name, Check::Result::kBroken, now) ||
-                        has_failed(node.name, Check::Result::kSlow, now);
+    const bool failed = is_out(node.name, now) || has_failed(node.name, Check::Result::kSlow, now);
     if (due || (!has_passed(node.name, now) && !failed)) begin_check(node.name, now);
   }
 }

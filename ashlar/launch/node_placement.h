@@ -2,8 +2,8 @@
 // decisions without side effects, as those of Policy.
 //
 //   node     fit if it is ready (its agent is heard, and no older rank lives there), not in
-//            quarantine, and did not fail its check within kAgain_s.  Too few: slow nodes are fit,
-//            too, and those in quarantine that may do.
+//            quarantine, and did not fail its check, or not answer, within kAgain_s.  Too few: slow
+//            nodes are fit, too, and those in quarantine that may do.
 //   check    every node of an attempt has passed one since the last attempt that ran there; a spare
 //            has passed one in the last kFresh_s.
 //   layout   the run's own, or one of fewer nodes if there are too few (launch.elastic)
@@ -68,7 +68,8 @@ class NodePlacement {
     std::string node, evidence;
     bool broken = false;  // not only slow
   };
-  // The result of a node's check, once.
+  // The result of a node's check, once.  Unless it found wrong results, the first failure is
+  // followed by a thorough check, and the second one counts.
   std::optional<Failure> take(const std::string& node, const CheckResult& result, double now);
   // Nodes that were found slow since the last call.
   std::vector<Failure> take_slow() { return std::exchange(slow_, {}); }
@@ -92,13 +93,16 @@ class NodePlacement {
     int64_t number = 0;
     bool open = false, thorough = false;
     double asked_s = 0, done_s = 0;
-    enum class Result : uint8_t { kNone, kPassed, kSlow, kBroken } result = Result::kNone;
+    // kSilent: its agent did not answer.
+    enum class Result : uint8_t { kNone, kPassed, kSlow, kBroken, kSilent } result = Result::kNone;
+    int failures = 0;  // in a row
     bool suspect = false, ran_since = false;
     double product_rate = 0, memory_rate = 0;
     std::string evidence = {};
   };
   bool has_passed(const std::string& node, double now) const;
   bool has_failed(const std::string& node, Check::Result how, double now) const;
+  bool is_out(const std::string& node, double now) const;
   bool runs_on(const std::string& node) const;
   void begin_check(const std::string& node, double now);
   bool judge_rates(const std::vector<std::string>& chosen, double now);

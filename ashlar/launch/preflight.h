@@ -30,6 +30,7 @@ struct CheckResult {
   bool passed = true;
   std::string evidence = {};                 // "": it passed
   double product_rate = 0, memory_rate = 0;  // 0: unknown
+  bool sure = false;  // it failed by wrong results, so that no second look is needed
   friend bool operator==(const CheckResult&, const CheckResult&) = default;
 };
 

@@ -393,6 +393,7 @@ struct Cluster {
       if (result.number == 0) continue;
       const int chance = below(3000);
       if (chance == 0) result.passed = false;
+      result.sure = below(2) == 0;
       if (chance == 1) result.memory_rate = 8;
       if (const auto failure = placement.take(name, result, now)) leave_out(*failure);
     }

@@ -70,7 +70,9 @@ TEST(NodePlacement, ReplacesANodeThatFailsItsCheck) {
   story.placement.decide(story.nodes, story.now);
   const CheckOrder of_v1 = story.placement.check_of("v1");
   EXPECT_FALSE(story.placement.take("v1", {of_v1.number + 99}, story.now)) << "of another check";
-  const auto failure = story.placement.take("v1", {of_v1.number, false, "wrong data"}, story.now);
+  const auto failure = story.placement.take(
+      "v1", {.number = of_v1.number, .passed = false, .evidence = "wrong data", .sure = true},
+      story.now);
   ASSERT_TRUE(failure);
   EXPECT_TRUE(failure->broken);
   EXPECT_EQ(failure->evidence, "wrong data");
@@ -80,6 +82,23 @@ TEST(NodePlacement, ReplacesANodeThatFailsItsCheck) {
       << "a broken node is not used even if nodes are too few";
   story.now += NodePlacement::kAgain_s + 1;
   EXPECT_EQ(story.decide().nodes, (Names{"v1", "v2"})) << "it passes now";
+}
+
+TEST(NodePlacement, LooksTwiceBeforeANodeIsBroken) {
+  NodeStory story({.num_nodes = 2}, 2);
+  const CheckResult late{.passed = false, .evidence = "late"};
+  story.placement.start(story.decide());
+  story.placement.decide(story.nodes, story.now);
+  EXPECT_FALSE(story.placement.check_of("v1").thorough);
+  const auto fail = [&] {
+    return story.placement.take(
+        "v1", {story.placement.check_of("v1").number, late.passed, late.evidence}, story.now);
+  };
+  EXPECT_FALSE(fail());
+  story.placement.decide(story.nodes, story.now);
+  EXPECT_TRUE(story.placement.check_of("v1").thorough) << "a second look";
+  EXPECT_TRUE(fail());
+  EXPECT_EQ(story.decide().missing, "1 of 2 nodes are ready (v2); v1: late");
 }
 
 TEST(NodePlacement, TakesASlowNodeOnlyIfThereIsNoOther) {

@@ -42,6 +42,7 @@ TEST(JudgeCheck, SaysWhyANodeFails) {
                             R"({"name":"memory copy","verdict":"normal"})";
   CheckResult result = judge_check(1, {.status = exited(5), .output = smoke_json(false, wrong)});
   EXPECT_FALSE(result.passed);
+  EXPECT_TRUE(result.sure);
   EXPECT_EQ(result.evidence, "its check ended with exit code 5: wrong-data: all_gather 64 KiB");
   result = judge_check(1, {.status = SIGBUS});
   EXPECT_EQ(result.evidence, "its check ended with signal 7");
@@ -53,6 +54,9 @@ TEST(JudgeCheck, SaysWhyANodeFails) {
 
 TEST(JudgeCheck, BlamesNobodyOnADisturbedMachine) {
   EXPECT_TRUE(judge_check(1, {.status = exited(7), .output = smoke_json(true)}).passed);
+  EXPECT_TRUE(judge_check(1, {.status = exited(6), .foreign_share = 0.5}).passed);
+  EXPECT_FALSE(judge_check(1, {.status = exited(6), .foreign_share = 0.01}).passed);
+  EXPECT_FALSE(judge_check(1, {.status = exited(5), .foreign_share = 0.5}).passed);
   EXPECT_TRUE(judge_check(1, {.status = SIGKILL, .late_s = 15, .foreign_share = 0.5}).passed);
 }
 
@@ -74,7 +78,7 @@ TEST(Preflight, ReadsWhatTheChildPrints) {
   const TemporaryDirectory directory;
   Preflight check(script_in(directory,
                             "[ \"$*\" = 'bench smoke --ranks 3 --quick --budget 3 "
-                            "--timeout 10 --json - --allow-independent' ] && "
+                            "--timeout 4 --json - --allow-independent' ] && "
                             "echo '" +
                                 smoke_json(false) + "'"),
                   3);
