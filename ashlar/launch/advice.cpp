@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -139,6 +140,16 @@ std::vector<Advice> SlowRanks::end_window() {
     samples.all = samples.working = 0;
   }
   return advice;
+}
+
+std::optional<Advice> ClockWatch::add(double steady_s, double calendar_s) {
+  constexpr double kMostApart_s = 1;  // a clock that is slewed moves by 0.5 ms a second
+  const double offset_s = calendar_s - steady_s;
+  const double jump_s = offset_s - std::exchange(offset_s_, offset_s).value_or(offset_s);
+  if (std::abs(jump_s) <= kMostApart_s) return std::nullopt;
+  return Advice{"clock jump", -1,
+                fmt::format("the clock was set {} by {:.0f} s: times before and after that differ",
+                            jump_s > 0 ? "forward" : "back", std::abs(jump_s))};
 }
 
 }  // namespace ashlar::launch

@@ -5,6 +5,8 @@
 //   slow rank        a rank waits for the others less than they do: it works for a larger share of
 //                    the time than the median rank by 10 % and 4.45 times the median distance from
 //                    it, in 3 windows of 50 steps each
+//   clock jump       the calendar's clock moved by more than 1 s against the steady one, by which
+//                    the launcher measures
 #pragma once
 
 #include <cstdint>
@@ -64,6 +66,15 @@ class SlowRanks {
   };
   std::map<int, Samples> ranks_;
   int64_t first_step_ = -1;  // of the window
+};
+
+class ClockWatch {
+ public:
+  // Both clocks at one moment, s.
+  std::optional<Advice> add(double steady_s, double calendar_s);
+
+ private:
+  std::optional<double> offset_s_;  // of the calendar's clock
 };
 
 }  // namespace ashlar::launch

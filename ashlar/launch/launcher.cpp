@@ -94,6 +94,7 @@ class Launcher {
   double shown_s_ = 0;                   // when the server's page was made
   MetricsTail metrics_;
   StallWatch stalls_;
+  ClockWatch clocks_;
   SlowRanks slow_ranks_;
   std::unique_ptr<Attempt> attempt_;
   Watch::Sight sight_;                // the last of this attempt
@@ -275,6 +276,7 @@ void Launcher::see_first_step(double now) {
 void Launcher::advise(double now) {
   if (policy_.phase() != LaunchPhase::kRun) return;
   std::vector<Advice> all = slow_ranks_.add(sight_.pages);
+  if (auto jump = clocks_.add(now_s(), unix_now_s())) all.push_back(std::move(*jump));
   if (now - read_metrics_s_ >= kMetricsEvery_s) {
     read_metrics_s_ = now;
     for (const Json& row : metrics_.take()) {

@@ -292,6 +292,14 @@ show_batches() {
   rm -rf "$run" "$run.log"
 }
 
+# The classes of the last launcher's time add up to its wall time.
+adds_up() {
+  events stop | tail -n 1 | sed 's/.*"wall_s":\([0-9.e+-]*\),.*"goodput":{\(.*\)}.*/\1 \2/' |
+    awk '{ n = split($2, parts, /[:,]/)
+           for (i = 2; i <= n; i += 2) sum += parts[i]
+           exit !(n >= 20 && sum > 0.999 * $1 && sum < 1.001 * $1) }'
+}
+
 check_end() {
   local want=0 step
   [ "$kind" != numeric ] || want=23
@@ -299,6 +307,7 @@ check_end() {
   [ -z "$(ranks)" ] || problem "processes are left: $(ranks | tr '\n' ' ')"
   ! grep -q "@ashlar-launch-$launcher-" /proc/net/unix || problem "a socket is left"
   [ ! -e "$(cat "$run"/pulse/* 2>/dev/null)" ] || problem "pages are left"
+  adds_up || problem "the goodput does not add up to the wall time"
   [ "$kind" != numeric ] || return 0
   cmp -s <(losses "$run" "${bad_step:-0}") <(without "${bad_step:-0}" <"$reference/losses") || problem "the losses differ"
   for step in $promised; do

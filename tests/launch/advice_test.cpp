@@ -82,6 +82,22 @@ TEST(SlowRanks, AreThoseForWhichOthersWait) {
   EXPECT_TRUE(watch_ranks({0.6, 0.63, 0.66, 0.61}, 20'000).empty()) << "even ranks, and chance";
 }
 
+TEST(ClockWatch, TellsAJumpOnce) {
+  ClockWatch clocks;
+  double steady_s = 500, calendar_s = 1.8e9;
+  const auto pass = [&](double steady, double calendar) {
+    steady_s += steady, calendar_s += calendar;
+    const auto advice = clocks.add(steady_s, calendar_s);
+    return advice ? advice->text : "";
+  };
+  EXPECT_EQ(pass(0, 0), "");
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(pass(0.2, 0.2 * 1.0005), "") << "it is slewed";
+  EXPECT_TRUE(pass(0.2, 3600.2).starts_with("the clock was set forward by 3600 s"));
+  EXPECT_EQ(pass(0.2, 0.2), "");
+  EXPECT_TRUE(pass(0.2, -59.8).starts_with("the clock was set back by 60 s"));
+  EXPECT_EQ(pass(0.2, 0.2), "");
+}
+
 TEST(MetricsTail, TakesRowsAsTheyCome) {
   const auto files = memory_files();
   const auto file = files->append("metrics.jsonl");
