@@ -50,6 +50,7 @@ class Launcher {
   void look(double now);
   bool may_start(double now);
   void take(const Attempt::News& news, double now);
+  void see_memory_kill(const Evidence& end, double now);
   void watch(double now);
   void try_fence(double now);
   void end_fence(double now);
@@ -235,13 +236,17 @@ void Launcher::take(const Attempt::News& news, double now) {
   const int attempt = policy_.attempt();
   if (!news.gone.empty()) send({EventKind::kSeen, attempt, news.gone.front()}, now);
   if (!news.ended) return;
-  if (news.ended->kind == EvidenceKind::kSignal && attempt_->memory_kills() > kills_)
-    send({EventKind::kSeen,
-          attempt,
-          {EvidenceKind::kOutOfMemory, news.ended->rank, 0,
-           "the kernel killed a process of the control group for its memory"}},
-         now);
+  see_memory_kill(*news.ended, now);
   send({EventKind::kEnded, attempt, *news.ended}, now);
+}
+
+void Launcher::see_memory_kill(const Evidence& end, double now) {
+  if (end.kind != EvidenceKind::kSignal || attempt_->memory_kills() <= kills_) return;
+  send({EventKind::kSeen,
+        policy_.attempt(),
+        {EvidenceKind::kOutOfMemory, end.rank, 0,
+         "the kernel killed a process of the control group for its memory"}},
+       now);
 }
 
 void Launcher::watch(double now) {
@@ -253,6 +258,7 @@ void Launcher::watch(double now) {
   consider_move(now);
   if (!sight_.fault) return;
   trouble_s_ = now - sight_.silence_s;
+  see_memory_kill(*sight_.fault, now);
   send({EventKind::kSeen, policy_.attempt(), *sight_.fault}, now);
 }
 

@@ -14,8 +14,9 @@
 namespace ashlar::launch {
 namespace {
 
-// The starter ends its ranks within a second of the first death; then it says what it saw.
-constexpr double kSettle_s = 10;
+// The starter ends its ranks within a second of the first death, or longer where they find no
+// processor to end on; then it says what it saw.
+constexpr double kSettle_s = 30;
 constexpr double kFencePatience_s = 60;
 constexpr double kHour_s = 3600;
 constexpr double kJitter = 0.2;

@@ -1,6 +1,7 @@
 #include "ashlar/launch/watch.h"
 
 #include <fmt/core.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -42,6 +43,24 @@ int64_t bytes_moved(int64_t pid) {
     if (name == "rchar:" || name == "wchar:" || name == "read_bytes:" || name == "write_bytes:")
       bytes += count;
   return bytes;
+}
+
+struct ProcessStatus {
+  char state = '?';
+  bool killed = false;  // somebody sent SIGKILL, and threads have yet to end
+};
+std::optional<ProcessStatus> status_of(pid_t pid) {
+  std::ifstream lines(fmt::format("/proc/{}/status", pid));
+  ProcessStatus status;
+  for (std::string line; std::getline(lines, line);) {
+    constexpr std::string_view kState = "State:\t", kPending = "ShdPnd:\t";  // for all threads
+    if (line.starts_with(kState)) status.state = line[kState.size()];
+    if (!line.starts_with(kPending)) continue;
+    const uint64_t pending = std::stoull(line.substr(kPending.size()), nullptr, 16);
+    status.killed = (pending >> (SIGKILL - 1) & 1) != 0;
+    return status;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -93,7 +112,7 @@ Watch::Watch(std::string run_directory, double hang_s, Log& log, double step_s,
       limit_(hang_s, step_s) {}
 
 void Watch::begin(double now) {
-  heard_ = looked_ = now;
+  heard_ = looked_ = asked_ = listed_ = now;
   moved_ns_ = 0;
   resumed_ns_ = pulse_now_ns();
   suspended_since_.clear();
@@ -102,38 +121,42 @@ void Watch::begin(double now) {
 }
 
 Watch::Sight Watch::look(const std::map<int, pid_t>& ranks, double now) {
-  return judge(find_heads(ranks, now), now);
+  return judge(find_heads(ranks, now, now - asked_ >= kAskEvery_s), now);
 }
 
 Watch::Finds Watch::find(const std::map<int, pid_t>& ranks, double now) {
-  Finds finds = find_heads(ranks, now);
+  Finds finds = find_heads(ranks, now, true);
   finds.pages = whole_pages();
   return finds;
 }
 
-Watch::Finds Watch::find_heads(const std::map<int, pid_t>& ranks, double now) {
+Watch::Finds Watch::find_heads(const std::map<int, pid_t>& ranks, double now, bool ask) {
   if (now - std::exchange(looked_, now) > kLongGap_s) {
     resumed_ns_ = pulse_now_ns();
     suspended_since_.clear();
   }
-  find_readers(ranks);
+  find_readers(ranks, now);
   Finds finds{.local = true};
   for (const auto& [rank, reader] : readers_) finds.pages.emplace(rank, reader.head());
-  look_at_processes(ranks, now, finds);
+  if (ask) ask_kernel(ranks, now, finds);
+  for (const auto& [rank, bytes] : bytes_of_) finds.bytes += bytes;
   return finds;
 }
 
-// Maps the pages of these processes, and lets go of others.  The directory is listed only until all
-// pages are there.
-void Watch::find_readers(const std::map<int, pid_t>& ranks) {
+// Maps the pages of these processes, and lets go of others.  Ranks that are threads of one process
+// have more pages than processes, and an agent's ranks fewer than the run.
+void Watch::find_readers(const std::map<int, pid_t>& ranks, double now) {
   const auto is_known = [&](int64_t process) {
     return std::ranges::any_of(ranks, [&](const auto& rank) { return rank.second == process; });
   };
   std::erase_if(readers_, [&](const auto& reader) {
     return reader.second.has_ended() || !is_known(reader.second.process());
   });
-  const size_t expected = readers_.empty() ? 1 : size_t(readers_.begin()->second.head().num_ranks);
-  if (ranks.empty() || readers_.size() >= expected) return;
+  const bool lacks_some = readers_.size() < ranks.size();
+  const bool lacks_none =
+      !readers_.empty() && readers_.size() >= size_t(readers_.begin()->second.head().num_ranks);
+  if (lacks_none || ranks.empty() || (!lacks_some && now - listed_ < kAskEvery_s)) return;
+  listed_ = now;
   try {
     for (const PulseFile& file : pulse_files(run_directory_)) try {
         if (!is_known(file.process) || readers_.contains(file.rank)) continue;
@@ -153,28 +176,34 @@ std::map<int, PulsePage> Watch::whole_pages() const {
   return pages;
 }
 
-// Asks the kernel about ranks whose pages do not change: a rank that changes its page is neither
-// suspended nor waits for a disk.
-void Watch::look_at_processes(const std::map<int, pid_t>& ranks, double now, Finds& finds) {
+// A rank that changes its page is neither suspended nor killed, nor does it wait for a disk.
+void Watch::ask_kernel(const std::map<int, pid_t>& ranks, double now, Finds& finds) {
+  asked_ = now;
   const int64_t stands_ns = pulse_now_ns() - int64_t(kStands_s * 1e9);
   std::erase_if(suspended_since_, [&](const auto& rank) { return !ranks.contains(rank.first); });
   for (const auto& [rank, pid] : ranks) {
     const auto page = finds.pages.find(rank);
-    if (page != finds.pages.end() && page->second.moved_ns() > stands_ns) {
+    if (page != finds.pages.end() && page->second.moved_ns() > stands_ns)
       suspended_since_.erase(rank);
-    } else if (const auto stat = stat_of_process(pid)) {
-      see_state(rank, pid, stat->state, now, finds);
-    }
+    else
+      see_process(rank, pid, now, finds);
   }
   for (const auto& [rank, page] : finds.pages)
     if (is_at_files(page.place) && page.changed_ns <= stands_ns)
       bytes_of_[rank] = bytes_moved(page.process);
-  for (const auto& [rank, bytes] : bytes_of_) finds.bytes += bytes;
 }
 
-void Watch::see_state(int rank, pid_t pid, char state, double now, Finds& finds) {
-  finds.states[rank] = state;
-  if (state != 'T') {
+void Watch::see_process(int rank, pid_t pid, double now, Finds& finds) {
+  const std::optional<ProcessStatus> status = status_of(pid);
+  if (!status) return;
+  finds.states[rank] = status->state;
+  if (status->killed)
+    finds.killed = {
+        EvidenceKind::kSignal, rank, SIGKILL,
+        fmt::format("SIGKILL was sent to process {}, whose threads find no processor to "
+                    "end on",
+                    pid)};
+  if (status->state != 'T') {
     suspended_since_.erase(rank);
     return;
   }
@@ -187,8 +216,9 @@ void Watch::see_state(int rank, pid_t pid, char state, double now, Finds& finds)
 
 Watch::Sight Watch::judge(Finds finds, double now) {
   const std::optional<Evidence> silence = find_silence(finds, now);
-  Sight sight{.pages = std::move(finds.pages), .fault = std::move(finds.suspended)};
+  Sight sight{.pages = std::move(finds.pages), .fault = std::move(finds.killed)};
   sight.silence_s = double(pulse_now_ns() - std::max(moved_ns_, resumed_ns_)) * 1e-9;
+  if (!sight.fault) sight.fault = std::move(finds.suspended);
   if (!sight.fault) sight.fault = silence;
   return sight;
 }

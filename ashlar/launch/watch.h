@@ -3,6 +3,8 @@
 // Cost       a look reads the heads of pages that stay mapped, and nothing else while they change:
 //            /proc is for ranks whose pages have stood for kStands_s, whole pages are for a hang.
 // Suspended  a process has been in state T for kSuspended_s.
+// Killed     SIGKILL was sent to a process, whose threads find no CPU to end on: its pidfd may take
+//            many seconds to tell.
 // Hang       no page has changed for longer than the place of the last change ever takes: 8 times
 //            the 99th percentile of its last 200 silences, at least launch.hang_s, at most 300 s,
 //            and at least 120 s and 20 planned steps during a first step.
@@ -55,7 +57,7 @@ QueueTimes queue_times_of(int64_t process);
 
 class Watch {
  public:
-  static constexpr double kStands_s = 0.5, kSuspended_s = 3;
+  static constexpr double kStands_s = 0.5, kAskEvery_s = 1, kSuspended_s = 3;
   Watch(std::string run_directory, double hang_s, Log& log, double step_s = 0,
         std::function<QueueTimes(int64_t process)> queue_times = queue_times_of);
 
@@ -71,7 +73,7 @@ class Watch {
   // The result of a look at ranks, of one machine or of several, before it is judged.
   struct Finds {
     std::map<int, PulsePage> pages = {};
-    std::optional<Evidence> suspended = {};
+    std::optional<Evidence> suspended = {}, killed = {};
     int64_t bytes = 0;                // that ranks at files have moved so far
     std::map<int, char> states = {};  // of processes whose pages stand (ProcessStat)
     bool local = false;               // whether they are processes of this machine, to be looked at
@@ -80,11 +82,11 @@ class Watch {
   Sight judge(Finds finds, double now);
 
  private:
-  Finds find_heads(const std::map<int, pid_t>& ranks, double now);
-  void find_readers(const std::map<int, pid_t>& ranks);
+  Finds find_heads(const std::map<int, pid_t>& ranks, double now, bool ask);
+  void find_readers(const std::map<int, pid_t>& ranks, double now);
   std::map<int, PulsePage> whole_pages() const;
-  void look_at_processes(const std::map<int, pid_t>& ranks, double now, Finds& finds);
-  void see_state(int rank, pid_t pid, char state, double now, Finds& finds);
+  void ask_kernel(const std::map<int, pid_t>& ranks, double now, Finds& finds);
+  void see_process(int rank, pid_t pid, double now, Finds& finds);
   int64_t last_sign_ns(const Finds& finds);
   std::optional<Evidence> find_silence(const Finds& finds, double now);
   Evidence describe_silence(const Finds& finds, int64_t now_ns) const;
@@ -96,7 +98,7 @@ class Watch {
   bool warned_ = false;
   SilenceLimit limit_;
   std::map<int, PulseReader> readers_;  // by rank
-  double heard_ = 0, looked_ = 0;
+  double heard_ = 0, looked_ = 0, asked_ = 0, listed_ = 0;
   int64_t moved_ns_ = 0, resumed_ns_ = 0;
   int64_t moved_bytes_ = 0;                // at the last look
   std::map<int, int64_t> bytes_of_;        // rank: moved by its process when it last stood at files

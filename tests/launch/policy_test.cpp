@@ -154,7 +154,9 @@ TEST(Policy, WaitsForTheEndOfAProcessThatIsGone) {
 
   Story silent(kLaunchSpec);
   silent.see(EvidenceKind::kGone);
-  silent.tick(10.1);
+  silent.tick(29.9);
+  EXPECT_EQ(silent.policy.phase(), LaunchPhase::kClassify);
+  silent.tick(30.1);
   EXPECT_EQ(silent.policy.cause().fault, FaultClass::kUnknown);
   EXPECT_EQ(silent.last().kind, ActionKind::kFence);
 }

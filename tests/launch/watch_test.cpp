@@ -1,6 +1,7 @@
 #include "ashlar/launch/watch.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -206,6 +207,37 @@ TEST(Watch, CountsLinesWhereThereIsNoPulse) {
   const auto fault = watch.look({}, 599.5).fault;
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->kind, EvidenceKind::kSilent);
+}
+
+// A process that gets no processor cannot end, and its pidfd does not tell.
+TEST(Watch, NamesAKilledProcessThatCannotEnd) {
+  cpu_set_t before, one;
+  CPU_ZERO(&one);
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // and so of the child
+  const pid_t child = fork();
+  if (child == 0) {
+    const sched_param lowest{};
+    sched_setscheduler(0, SCHED_IDLE, &lowest);
+    for (std::atomic<int64_t> turns = 0;; ++turns) {
+    }
+  }
+  while (sched_getscheduler(child) != SCHED_IDLE) std::this_thread::yield();
+  const TemporaryDirectory run;
+  Log log([](std::string_view) {});
+  Watch watch(run.path(), 10, log);
+  watch.begin(0);
+  const auto before_fault = watch.look({{5, child}}, 1).fault;
+  kill(child, SIGKILL);
+  const auto fault = watch.look({{5, child}}, 2).fault;
+  sched_setaffinity(0, sizeof before, &before);
+  waitpid(child, nullptr, 0);
+  EXPECT_FALSE(before_fault);
+  ASSERT_TRUE(fault);
+  EXPECT_EQ(fault->kind, EvidenceKind::kSignal);
+  EXPECT_EQ(fault->value, SIGKILL);
+  EXPECT_EQ(fault->rank, 5);
 }
 
 TEST(Watch, NamesASuspendedProcess) {
