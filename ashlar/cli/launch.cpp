@@ -1,5 +1,4 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/process.h"
+#include "ashlar/launch/by_hand.h"
 #include "ashlar/launch/launcher.h"
 #include "ashlar/launch/slurm.h"
 #include "ashlar/nn/precision.h"
@@ -25,26 +25,17 @@ struct LaunchFlags {
   std::string recipe;
   std::vector<std::string> overrides;
   int ranks = 1, nodes = 0;
+  bool join = false;
   std::string starter, metrics;
 };
-
-// mpirun ends the ranks at once when one fails, and tells whose lines are whose.
-std::vector<std::string> mpirun_words(int ranks) {
-  std::vector<std::string> words{"mpirun"};
-  if (geteuid() == 0) words.push_back("--allow-run-as-root");
-  for (const char* word : {"--oversubscribe", "--bind-to", "none", "--tag-output", "--mca",
-                           "odls_base_sigkill_timeout", "0", "-n"})
-    words.push_back(word);
-  words.push_back(std::to_string(ranks));
-  return words;
-}
 
 launch::AttemptCommand attempt_command(const LaunchFlags& flags, launch::StarterKind starter,
                                        const std::string& program, const OptimSpec& optim,
                                        std::optional<int64_t> from_step, double rate_factor) {
   launch::AttemptCommand command;
   command.starter = starter;
-  if (starter == launch::StarterKind::kMpirun) command.words = mpirun_words(flags.ranks);
+  if (starter == launch::StarterKind::kMpirun && !flags.join)
+    command.words = launch::mpirun_words({}, flags.ranks);
   command.words.insert(command.words.end(), {program, "train", flags.recipe});
   command.words.insert(command.words.end(), flags.overrides.begin(), flags.overrides.end());
   if (starter == launch::StarterKind::kThreads)
@@ -62,10 +53,12 @@ launch::AttemptCommand attempt_command(const LaunchFlags& flags, launch::Starter
 launch::StarterKind starter_of(const LaunchFlags& flags) {
   using enum launch::StarterKind;
   const bool srun = flags.starter == "srun";
-  ASHLAR_REQUIRE(srun == (flags.nodes > 0), kConfig,
-                 "launch: --starter srun and --nodes, of at least 1, belong together");
+  ASHLAR_REQUIRE((srun || flags.join) == (flags.nodes > 0), kConfig,
+                 "launch: --nodes, of at least 1, belongs to --starter srun or --join");
+  ASHLAR_REQUIRE(!flags.join || flags.starter.empty() || flags.starter == "mpirun", kConfig,
+                 "launch: --join starts ranks by mpirun; leave --starter {} out", flags.starter);
   if (srun) return kSrun;
-  if (flags.starter.empty()) return flags.ranks > 1 ? kMpirun : kThreads;
+  if (flags.starter.empty()) return flags.ranks > 1 || flags.join ? kMpirun : kThreads;
   ASHLAR_REQUIRE(flags.starter == "mpirun" || flags.starter == "threads", kConfig,
                  "launch: --starter is '{}'; expected mpirun, threads or srun", flags.starter);
   return flags.starter == "mpirun" ? kMpirun : kThreads;
@@ -119,8 +112,11 @@ void add_launch(CLI::App& app, CommandAction& action) {
   sub->add_option("--ranks-per-node", flags->ranks, "ranks on this machine, or on each node")
       ->capture_default_str();
   sub->add_option("--nodes", flags->nodes,
-                  "nodes that have ranks at a time, with --starter srun; the job's other nodes are "
+                  "nodes that have ranks at a time, with --starter srun or --join; the others are "
                   "spares");
+  sub->add_flag("--join", flags->join,
+                "this node takes part in a launch on --nodes nodes: start the same command on each "
+                "of them; mpirun must reach them");
   sub->add_option("--starter", flags->starter,
                   "mpirun: ranks as processes, the default for more than one; threads: of one "
                   "process; srun: on nodes of a Slurm job, each of which runs this command");
@@ -145,12 +141,12 @@ void add_launch(CLI::App& app, CommandAction& action) {
                                       return attempt_command(*flags, starter, program, recipe.optim,
                                                              from_step, rate_factor);
                                     }};
-      if (starter == launch::StarterKind::kSrun)
-        return launch::run_in_slurm(
-            plan,
-            {flags->nodes, flags->ranks, recipe.checkpoint.control_interface, program,
-             layouts_for(*files, recipe, *flags)},
-            *files, log);
+      if (flags->nodes > 0) {
+        const launch::FleetWorld world{flags->nodes, flags->ranks,
+                                       recipe.checkpoint.control_interface, program,
+                                       layouts_for(*files, recipe, *flags)};
+        return (flags->join ? launch::run_by_hand : launch::run_in_slurm)(plan, world, *files, log);
+      }
       const launch::LaunchResult result = launch::run_launch(plan, *files, log);
       if (!result.reason.empty()) print_error(result.reason);
       return result.exit_code;

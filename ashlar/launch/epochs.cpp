@@ -81,17 +81,35 @@ int64_t EpochFiles::newest() {
   return newest;
 }
 
-bool EpochFiles::claim(int64_t epoch, const std::string& job) {
-  const std::string leader = path(epoch, "leader");
-  files_.make_directories(parent_of(leader));
+// False: the file is there already.
+bool EpochFiles::make(const std::string& file, const std::string& text) {
+  files_.make_directories(parent_of(file));
   try {
-    const auto file = files_.create(leader);
-    file->write_at(std::as_bytes(std::span(job)), 0);
-    file->close();
+    const auto made = files_.create(file);
+    made->write_at(std::as_bytes(std::span(text)), 0);
+    made->close();
     return true;
   } catch (const Error&) {
-    if (files_.stat(leader)) return false;
+    if (files_.stat(file)) return false;
     throw;
+  }
+}
+
+bool EpochFiles::claim(int64_t epoch, const std::string& job) {
+  return make(path(epoch, "leader"), job);
+}
+
+int64_t EpochFiles::last_ended() {
+  int64_t epoch = newest();
+  while (epoch > 0 && !end_of(epoch)) --epoch;
+  return epoch;
+}
+
+int EpochFiles::number_of(const std::string& node) {
+  for (int number = 1;; ++number) {
+    const std::string file = fmt::format("{}/nodes/{}", directory_, number);
+    if (!files_.stat(file) && make(file, node)) return number;
+    if (read_text(files_, file) == node) return number;
   }
 }
 

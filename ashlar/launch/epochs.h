@@ -6,6 +6,7 @@
 //   epoch-N/address   where that leader listens (control/address.h)
 //   epoch-N/beat      a counter that it raises each second
 //   epoch-N/end       exit code of the run, which is over
+//   nodes/N           made by the agent that has number N; names its node
 //
 // The higher epoch wins: a leader that sees a newer one resigns, and the lease of the checkpoints
 // (checkpoint/root/lease.h) fences the ranks that it started.  Clocks are never compared: a leader
@@ -44,6 +45,10 @@ class EpochFiles {
   std::string beat_of(int64_t epoch);  // "": none yet
   std::optional<int> end_of(int64_t epoch);
 
+  int64_t last_ended();  // epoch; 0: none has
+  // The agent's number, from 1, of this node, where nothing else numbers them.
+  int number_of(const std::string& node);
+
   // Made from the token: the secret of an epoch's links, and the name of the socket at which the
   // agent of every node waits for its ranks (kAgentVariable).
   control::Epoch key_of(int64_t epoch);
@@ -51,6 +56,7 @@ class EpochFiles {
 
  private:
   std::string path(int64_t epoch, const char* name) const;
+  bool make(const std::string& file, const std::string& text);
   control::Digest from_token(std::string_view label) const;
   std::optional<std::string> text_of(int64_t epoch, const char* name);
   FileSystem& files_;

@@ -196,7 +196,7 @@ std::unique_ptr<Attempt> Leader::start(const AttemptCommand& command, int attemp
   told_lost_ = false;
   order_.stop = 0;
   AttemptCommand whole = command;
-  whole.starter = StarterKind::kSrun;
+  whole.starter = spec_.kind;
   whole.words = spec_.starter(nodes, fewer ? fewer->ranks_per_node : spec_.ranks_per_node);
   whole.words.insert(whole.words.end(), command.words.begin(), command.words.end());
   if (fewer) whole.words.insert(whole.words.end(), fewer->keys.begin(), fewer->keys.end());

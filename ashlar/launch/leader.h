@@ -1,7 +1,7 @@
 // The leader of a launch on several machines: the Fleet of the Launcher, made of agents that are
 // linked to this process (agent_star.h) and say what their ranks do (agent_messages.h).
 //
-// It starts every attempt by one program (srun), as a LocalAttempt whose ranks are elsewhere.  An
+// It starts every attempt by one program (srun, mpirun), as a LocalAttempt whose ranks are elsewhere.  An
 // attempt is fenced when that program has ended and every agent that is heard says that none of its
 // ranks lives.  Ranks on a node that is not heard may live: the lease of the checkpoints is the
 // fence there, because the next attempt's ranks take it over at once.
@@ -31,6 +31,7 @@ struct FleetSpec {
   int ranks_per_node = 1;
   std::string directory;  // RUN_DIR/launch, which exists
   std::string job = {};   // by which agents of one start of a job know each other
+  StarterKind kind = StarterKind::kSrun;
   // The words before those of the ranks' own command.
   std::function<std::vector<std::string>(const std::vector<std::string>& nodes, int ranks_per_node)>
       starter = {};

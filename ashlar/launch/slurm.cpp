@@ -8,8 +8,6 @@
 #include <cstdlib>
 
 #include "ashlar/core/error.h"
-#include "ashlar/launch/leader.h"
-#include "ashlar/launch/node_agent.h"
 
 namespace ashlar::launch {
 namespace {
@@ -52,48 +50,22 @@ std::vector<std::string> srun_words(const std::string& job, const std::vector<st
           "--kill-on-bad-exit=1"};
 }
 
-int run_in_slurm(const LaunchPlan& plan, const SlurmWorld& world, FileSystem& files, Log& log) {
+int run_in_slurm(const LaunchPlan& plan, const FleetWorld& world, FileSystem& files, Log& log) {
   const std::string job = slurm_variable("SLURM_JOB_ID");
   const int cpus = std::atoi(slurm_variable("SLURM_CPUS_ON_NODE").c_str());
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
-  const std::string start_of_job = fmt::format("{}.{}", job, restarts ? restarts : "0");
-  const auto lead = [&](int64_t epoch) {
-    FleetSpec fleet{.epoch = epoch,
-                    .num_nodes = world.num_nodes,
-                    .ranks_per_node = world.ranks_per_node,
-                    .directory = join(plan.run_directory, "launch"),
-                    .job = start_of_job};
-    fleet.starter = [&](const auto& nodes, int ranks_per_node) {
-      return srun_words(job, nodes, ranks_per_node, cpus);
-    };
-    fleet.limits = plan.limits;
-    if (world.layouts) fleet.layouts = world.layouts->id();
-    if (const char* configuration = std::getenv("SLURM_CONF"))
-      fleet.variables.push_back(fmt::format("SLURM_CONF={}", configuration));
-    if (world.interface_name != "none") fleet.interface_name = world.interface_name;
-    Leader leader(fleet, files, log);
-    LaunchPlan led = plan;
-    led.fleet = &leader;
-    const LaunchResult result = run_launch(led, files, log);
-    if (result.resigned) return kResignedCode;
-    if (!result.reason.empty()) log.warn("{}", result.reason);
-    end_job_without_script(leader, job, result.exit_code);
-    return result.exit_code;
-  };
-  AgentSpec agent{.run_directory = plan.run_directory,
+  LaunchSite site{.job = fmt::format("{}.{}", job, restarts ? restarts : "0"),
                   .node = slurm_variable("SLURMD_NODENAME"),
-                  .number = std::atoi(slurm_variable("SLURM_PROCID").c_str()) + 1,
-                  .job = start_of_job,
-                  .hang_s = plan.limits.hang_s,
-                  .program = world.program,
-                  .ranks_per_node = world.ranks_per_node,
-                  .lead = lead};
-  if (world.layouts)
-    agent.aside = [&] {
-      Log silent([](std::string_view) {});
-      find_layouts(*world.layouts, files, join(plan.run_directory, "launch/layouts.json"), silent);
-    };
-  return run_agent(agent, files, log);
+                  .number = std::atoi(slurm_variable("SLURM_PROCID").c_str()) + 1};
+  site.starter = [&](const auto& nodes, int ranks_per_node) {
+    return srun_words(job, nodes, ranks_per_node, cpus);
+  };
+  if (const char* configuration = std::getenv("SLURM_CONF"))
+    site.variables.push_back(fmt::format("SLURM_CONF={}", configuration));
+  site.at_end = [&](Leader& leader, int exit_code) {
+    end_job_without_script(leader, job, exit_code);
+  };
+  return run_on_site(plan, world, site, files, log);
 }
 
 }  // namespace ashlar::launch

@@ -5,23 +5,12 @@
 // Errors   kLaunch outside of a Slurm job.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "ashlar/core/files.h"
-#include "ashlar/core/log.h"
-#include "ashlar/launch/launcher.h"
-#include "ashlar/launch/layouts.h"
+#include "ashlar/launch/site.h"
 
 namespace ashlar::launch {
-
-struct SlurmWorld {
-  int num_nodes = 1, ranks_per_node = 1;       // of an attempt
-  std::string interface_name = {};             // for links between agents; "" or "none": any
-  std::string program = {};                    // this one, for checks of nodes
-  std::optional<LayoutQuestion> layouts = {};  // of fewer nodes, if launch.elastic wants them
-};
 
 // The words that start so many ranks on each of these nodes, before those of the program.
 // Ranks share the CPUs that the job has on a node.
@@ -29,6 +18,6 @@ std::vector<std::string> srun_words(const std::string& job, const std::vector<st
                                     int ranks_per_node, int cpus_per_node);
 
 // Returns when the run is over, with its exit code.
-int run_in_slurm(const LaunchPlan& plan, const SlurmWorld& world, FileSystem& files, Log& log);
+int run_in_slurm(const LaunchPlan& plan, const FleetWorld& world, FileSystem& files, Log& log);
 
 }  // namespace ashlar::launch

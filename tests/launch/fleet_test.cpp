@@ -1,5 +1,6 @@
 // A launch on several machines: who leads, on which nodes an attempt runs, what agents tell.
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -12,6 +13,7 @@
 #include "ashlar/checkpoint/root/lease.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/launch/agent_messages.h"
+#include "ashlar/launch/by_hand.h"
 #include "ashlar/launch/epochs.h"
 #include "ashlar/launch/launcher.h"
 #include "ashlar/launch/leader.h"
@@ -201,6 +203,21 @@ TEST(EpochFiles, HaveOneLeaderEach) {
   EXPECT_FALSE(two.end_of(1));
   one.end(1, 27);
   EXPECT_EQ(two.end_of(1), 27);
+}
+
+// Launchers that nothing but the directory numbers.
+TEST(EpochFiles, NumberNodesAndKnowTheLastEnd) {
+  const auto files = memory_files();
+  files->make_directories("launch");
+  EpochFiles epochs(*files, "launch");
+  EXPECT_EQ(epochs.number_of("n07"), 1);
+  EXPECT_EQ(epochs.number_of("n03"), 2);
+  EXPECT_EQ(epochs.number_of("n07"), 1);
+  EXPECT_EQ(epochs.last_ended(), 0);
+  for (const int epoch : {1, 2, 3}) epochs.claim(epoch, "one");
+  EXPECT_EQ(epochs.last_ended(), 0);
+  epochs.end(2, 0);
+  EXPECT_EQ(epochs.last_ended(), 2) << "epoch 3 has begun since";
 }
 
 TEST(EpochFiles, KeysComeFromATokenOfTheOwner) {
@@ -600,6 +617,16 @@ TEST(Launcher, AsksForNodesBeforeEveryStart) {
   plan.fleet = &fleet;
   EXPECT_EQ(run_launch(plan, *files, log).exit_code, 0);
   EXPECT_EQ(fleet.num_starts, 2);
+}
+
+TEST(ByHand, StartsRanksOnChosenNodes) {
+  const std::string words = fmt::format("{}", fmt::join(mpirun_words({"a", "b"}, 4), " "));
+  EXPECT_NE(words.find("--host a:4,b:4 "), words.npos) << words;
+  EXPECT_NE(words.find("-x ASHLAR_EPOCH "), words.npos) << words;
+  EXPECT_TRUE(words.ends_with(" -n 8")) << words;
+  const std::string here = fmt::format("{}", fmt::join(mpirun_words({}, 4), " "));
+  EXPECT_EQ(here.find("--host"), here.npos) << here;
+  EXPECT_TRUE(here.ends_with(" -n 4")) << here;
 }
 
 // The run is a shell command that fails once and then ends well.
