@@ -1,79 +1,255 @@
 #!/usr/bin/env bash
-# A run under scripts/slurm/launch.sbatch loses nodes, and goes on by itself on those that are left, in the same job:
-# first the link of a node that only has a rank is cut, then that of the node that leads and runs the job's script.
-# The weights at the end are those of a run that nobody disturbed.
+# Faults of nodes, links and launchers in runs under scripts/slurm/launch.sbatch, on a Slurm cluster of network
+# namespaces with two nodes more than a run has.  Whatever happens, a run goes on by itself and comes to the end of the
+# run that nobody disturbs: the same loss in every step, the same weights, all checkpoints that were committed before
+# the fault; at no time two leaders or two writers; and no process, socket or page is left.
 #
-#   slurm_launch.sh ASHLAR [DIR]      the program, and where to work (default: a temporary directory)
+#   slurm_launch.sh [--runs N] [--kinds "A B"] [--steps N] [--dir DIR] ASHLAR
 #
-# Takes about two minutes.  Exits with 77 where the machine refuses network namespaces or lacks Slurm.
+#   --runs N      runs of each kind (default 1)
+#   --kinds       some of the kinds (default: all)
+#   --steps N     of a run (default 500): enough of them that a run lasts for 10 s after its fault
+#
+#   kill_agent    SIGKILL of the launcher of a node with ranks     cut_follower  its link is cut, and healed later
+#   kill_leader   SIGKILL of the launcher that leads               cut_leader    the same of the node that leads
+#   kill_node     SIGKILL of every process of a node               cut_half      the links of both
+#   kill_slurmd   SIGKILL of Slurm's daemon on a node              preempted     SIGTERM: saved, and queued again
+#                 (also the launcher of a spare is killed, which makes srun end with another code)
+#   double_fault  SIGKILL of the launcher of a node with a rank, and of the other rank: the restart comes first
+#   by_hand       as cut_leader, in a launch without Slurm, whose mpirun enters the other nodes by a script
+#
+# Prints a row for each kind: runs, those whose fault has its right class, seconds from the fault to its name and from
+# there to the next first step (median, maximum), the most steps done again.  Exits with 1 if any run ended otherwise
+# than it must, with 77 where the machine refuses network namespaces or lacks Slurm.
 set -euo pipefail
+
+runs=1 steps=500 given=''
+kinds="kill_agent kill_leader kill_node kill_slurmd cut_follower cut_leader cut_half preempted by_hand double_fault"
+while [ $# -gt 1 ]; do
+  case $1 in
+    --runs) runs=$2 ;;
+    --kinds) kinds=$2 ;;
+    --steps) steps=$2 ;;
+    --dir) given=$(readlink -m "$2") ;;
+    *) sed -n '2,/^set -euo/p' "$0" | sed -n 's/^# \{0,1\}//p' >&2; exit 2 ;;
+  esac
+  shift 2
+done
 ashlar=$(readlink -f "$1")
 cd "$(dirname "$0")/../.."
-work=${2:-$(mktemp -d)}
+work=${given:-$(mktemp -d)}
 cluster=scripts/slurm/virtual_cluster.sh
-steps=600
+num_nodes=4
+mkdir -p "$work"
 export ASHLAR=$ashlar WORLD=2 LOGS=$work
+export OMPI_MCA_mpi_yield_when_idle=1  # all nodes have the same cores
 
-given=${2:-}
 clean_up() {
   [ ! -e "$work/cluster/slurm.conf" ] || "$cluster" stop "$work/cluster"
   [ -n "$given" ] || rm -rf "$work"
 }
 trap clean_up EXIT
-"$cluster" start "$work/cluster" 4
+"$cluster" start "$work/cluster" $num_nodes
 run() { "$cluster" run "$work/cluster" "$@"; }
-die() {
-  echo "slurm_launch: $1" >&2
-  tail -n 40 "$work"/*.log "$work"/cluster/log/slurmctld >&2
-  exit 1
-}
-wait_for() {  # SECONDS COMMAND...
+comes() {  # SECONDS COMMAND...
   local end=$((SECONDS + $1))
   shift
-  while [ $SECONDS -lt $end ]; do
-    ! "$@" || return 0
-    sleep 0.2
+  until "$@"; do
+    [ $SECONDS -lt $end ] || return 1
+    sleep 0.1
   done
-  return 1
 }
 
-"$ashlar" data prepare --input README.md docs/*.md --tokenizer byte --out "$work/text" >/dev/null
-submit() {  # RUN_DIR LOG
-  run sbatch --parsable --nodes=4 --cpus-per-task=1 --time=10 --output="$2" scripts/slurm/launch.sbatch \
-    tests/fixtures/recipes/tiny.toml data.train="$work/text" train.run_dir="$1" train.steps=$steps \
-    checkpoint.every=20 train.micro_batch=1 health.max_norm_ratio=1e9 health.max_loss_rise=1e9
+"$ashlar" data prepare --input README.md docs/*.md --tokenizer byte --out "$work/text" --force >"$work/prepare.log" 2>&1
+cat >"$work/enter" <<END
+#!/bin/sh
+node=\$1
+shift
+exec "$PWD/$cluster" on "$work/cluster" "\$node" sh -c "\$*"
+END
+chmod +x "$work/enter"
+submit() {  # starts $run
+  local words=(tests/fixtures/recipes/tiny.toml data.train="$work/text" train.run_dir="$run" train.steps=$steps
+    train.micro_batch=1 train.global_batch=16 train.eval_every=100 checkpoint.every=20 checkpoint.keep=1000
+    health.max_norm_ratio=1e9 health.max_loss_rise=1e9)
+  rm -rf "$run" "$work"/ashlar-*.log
+  if [ "$kind" != by_hand ]; then
+    job=$(run sbatch --parsable --nodes=$num_nodes --cpus-per-task=1 --time=20 --output="$run.log" \
+      scripts/slurm/launch.sbatch "${words[@]}")
+    return
+  fi
+  job=hand
+  local i
+  for ((i = 1; i <= num_nodes; ++i)); do
+    OMPI_MCA_plm_rsh_agent=$work/enter OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+      "$cluster" on "$work/cluster" v$i "$ashlar" launch --join --nodes $WORLD "${words[@]}" \
+      >"$work/ashlar-$job-v$i.log" 2>&1 &
+  done
 }
-rows() { [ ! -e "$1/metrics.jsonl" ] || grep -c '"loss"' "$1/metrics.jsonl" || true; }
 ended() {
   local jobs
-  jobs=$(run squeue --noheader) && [ -z "$jobs" ]
+  jobs=$(run squeue --noheader) && [ -z "$jobs" ] && [ -z "$(launchers)" ]
 }
-events() { grep -c "\"event\":\"$1\"" "$work/disturbed/launch/events.jsonl" 2>/dev/null || true; }
+launchers() { pgrep -f "^$ashlar launch .*train\.run_dir=$run( |\$)" || true; }
+ready() { [ "$(run sinfo --noheader --Node --format=%T | grep -cx idle)" -eq $num_nodes ]; }
 
-submit "$work/straight" "$work/straight.log" >/dev/null
-wait_for 300 ended || die "the undisturbed job did not end"
-"$ashlar" status "$work/straight" >/dev/null || die "the undisturbed run is not done"
+# --- what a run shows
 
-job=$(submit "$work/disturbed" "$work/job.log")
-trained() { [ "$(rows "$work/disturbed")" -ge "$1" ] 2>/dev/null; }
-stepped() { [ "$(events first_step)" -ge "$1" ]; }
-led_by() { cut -d/ -f1 "$work/disturbed/launch/epoch-$1/address" 2>/dev/null; }
-wait_for 120 trained 50 || die "the job did not train"
+rows() { [ ! -e "$run/metrics.jsonl" ] && echo 0 || grep -c '"loss"' "$run/metrics.jsonl" || true; }
+trained() { [ "$(rows)" -ge "$1" ]; }
+committed() { (cd "$run/checkpoints" 2>/dev/null && ls -d step-*/COMMIT 2>/dev/null | sed 's#/COMMIT##') || true; }
+events() { grep "\"event\":\"$1\"" "$run/launch/events.jsonl" 2>/dev/null || true; }
+restarted() { [ "$(events first_step | wc -l)" -ge 2 ] || ended; }
+text_of() { sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" | head -n 1; }
+number_of() { sed 's/"evidence":\[.*\]//' | sed -n "s/.*\"$1\":\(-\{0,1\}[0-9.e+-]*\).*/\1/p" | head -n 1; }
+leading_node() { cut -d/ -f1 "$(ls -v "$run"/launch/epoch-*/address | tail -n 1)"; }
+attempt_nodes() { sed -n 's/.*attempt [0-9]* on //p' "$work/ashlar-$job-$leader.log" | tail -n 1 | tr -d ,; }
+follower() {  # a node of the present attempt that does not lead
+  local node
+  for node in $(attempt_nodes); do
+    [ "$node" = "$leader" ] || echo "$node"
+  done | head -n 1
+}
+agent() {  # NODE: the process of its launcher, not of the leader, which is a child of one
+  local pid
+  for pid in $(launchers); do
+    [ "$(ip netns identify "$pid")" = "$1" ] && ! grep -qz '^ashlar' "/proc/$(ps -o ppid= "$pid" | tr -d ' ')/comm" &&
+      echo "$pid" && return
+  done
+}
+losses() {
+  sed -n '/"event"/!s/.*"step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" |
+    awk '{ loss[$1] = $2 } END { for (step in loss) print step, loss[step] }' | sort -n
+}
 
-# A node of the attempt that does not lead.
-leader=$(led_by 1)
-nodes=$(sed -n 's/.*attempt 1 on \(.*\)$/\1/p' "$work/ashlar-$job-$leader.log" | head -n 1 | tr -d ,)
-for node in $nodes; do [ "$node" = "$leader" ] || victim=$node; done
-"$cluster" cut "$work/cluster" "$victim"
-wait_for 60 stepped 2 || die "no attempt followed the loss of $victim"
-grep -q '"class":"node lost"' "$work/disturbed/launch/events.jsonl" || die "the loss of $victim has another name"
+# --- the faults; each sets `class`, the name that it must get ("": none has to come)
 
-"$cluster" cut "$work/cluster" "$leader"
-wait_for 90 stepped 3 || die "no leader followed $leader"
-second=$(led_by 2)
-wait_for 180 ended || die "job $job did not end after $victim and $leader were lost"
+cut_off() {  # NODES: until the run has gone on without them
+  local node
+  class='node lost'
+  for node in "$@"; do "$cluster" cut "$work/cluster" "$node"; done
+  comes 120 restarted || problem "no attempt followed"
+  for node in "$@"; do "$cluster" heal "$work/cluster" "$node"; done
+}
+kill_agent() { class='node lost'; kill -KILL "$(agent "$victim")"; }
+kill_leader() { class='node lost'; kill -KILL "$(agent "$leader")"; }
+kill_node() { class='node lost|killed'; "$cluster" kill "$work/cluster" "$victim"; }
+kill_slurmd() { class='|node lost'; kill -KILL "$(cat "$work/cluster/state/slurmd-$victim.pid")"; }
+cut_follower() { cut_off "$victim"; }
+cut_leader() { cut_off "$leader"; }
+by_hand() { cut_leader; }
+cut_half() { cut_off "$leader" "$victim"; }
+double_fault() {
+  class='killed|node lost'
+  local pid
+  kill -KILL "$(agent "$victim")"
+  for pid in $(pgrep -f "^$ashlar train .*train\.run_dir=$run( |\$)"); do
+    [ "$(ip netns identify "$pid")" = "$victim" ] || kill -KILL "$pid"
+  done
+}
+preempted() {
+  local node
+  for node in v2 v3 v4; do  # the script runs on v1
+    [[ " $leader $(attempt_nodes) " == *" $node "* ]] || break
+  done
+  kill -KILL "$(agent "$node")"
+  run scancel --batch --signal=TERM "$job"
+}
 
-restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
-[ "${restarts:-0}" -eq 0 ] || die "job $job was queued again"
-"$ashlar" ckpt diff "$work/straight/checkpoints" "$work/disturbed/checkpoints" || die "the weights differ"
-echo "slurm_launch: lost $victim and then $leader, which led; $second led to the end, with the same weights"
+# --- a run with a fault
+
+problem() { echo "slurm_launch: $kind, run $seed: $*" >&2; bad=1; }
+
+check_end() {
+  local step restarts wanted=0 node
+  "$ashlar" status "$run" >"$run.status" || problem "the run is not done: $(head -n 1 "$run.status")"
+  [ "$kind" = by_hand ] || restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
+  [ "$kind" != preempted ] || wanted=1
+  [ "${restarts:-0}" -eq $wanted ] || problem "job $job was queued again $restarts times"
+  cmp -s <(losses "$run") "$work/losses" || problem "the losses differ"
+  for step in $promised; do [ -e "$run/checkpoints/$step/COMMIT" ] || problem "$step is lost"; done
+  "$ashlar" ckpt diff "$work/calm/checkpoints" "$run/checkpoints" >"$run.diff" 2>&1 || problem "the weights differ"
+  sed -n 's/.*"epoch":\([0-9]*\),.*/\1/p' "$run/launch/events.jsonl" | sort -nc || problem "two leaders at a time"
+  sed -n '/"event"/!s/.*"step":\([0-9]*\),.*/\1/p' "$run/metrics.jsonl" | awk -v most="$(events start | wc -l)" '
+    $1 <= last { ++back } { last = $1 } END { exit back >= most }' || problem "two attempts wrote at a time"
+  ! pgrep -f "train\.run_dir=$run( |\$)" >/dev/null || problem "processes are left"
+  for node in "$work"/cluster/nodes/*; do
+    ! nsenter --net="/run/netns/${node##*/}" grep -q @ashlar /proc/net/unix || problem "a socket is left on ${node##*/}"
+  done
+  [ ! -e "$(cat "$run"/pulse/* 2>/dev/null | head -n 1)" ] || problem "pages are left"
+}
+
+look_at_events() {
+  local fault name named lasted limit
+  fault=$(events fault | head -n 1)
+  name=$(text_of class <<<"$fault")
+  if [[ $name =~ ^($class)$ ]]; then right=$((right + 1)); else problem "named '$name', not '$class'"; fi
+  [ -n "$fault" ] || return 0
+  named=$(awk -v t="$(number_of t <<<"$fault")" -v hurt="$hurt" 'BEGIN { printf "%.2f", t - hurt }')
+  echo "$named" >>"$work/detected"
+  lasted=$(events first_step | number_of restart_s)
+  [ -z "$lasted" ] || echo "$lasted" >>"$work/restarted"
+  case $kind in
+    kill_slurmd) limit=60 ;;  # Slurm's own
+    kill_leader | cut_leader | cut_half | by_hand) limit=20 ;;
+    *) limit=6 ;;
+  esac
+  awk "BEGIN { exit $named > $limit }" || problem "named after $named s"
+  awk "BEGIN { exit ${lasted:-0} > 15 }" || problem "the next first step came $lasted s after that"
+  events action | number_of steps_lost >>"$work/lost"
+}
+
+one_run() {
+  local moment=$((steps / 6 + seed * 37 % (steps / 4))) failed=$bad
+  run=$work/$kind-$seed class=''
+  submit
+  comes 120 trained $moment || problem "job $job does not train"
+  leader=$(leading_node)
+  victim=$(follower)
+  promised=$(committed)
+  hurt=$(date +%s.%N)
+  "$kind" || problem "the fault could not be made"
+  if ! comes 300 ended; then
+    problem "job $job does not end"
+    [ "$kind" = by_hand ] || run scancel "$job"
+    kill -KILL $(launchers) || true
+    comes 60 ended || true
+  fi
+  check_end
+  look_at_events
+  revive
+  [ "$bad" -ne "$failed" ] || [ -n "$given" ] || rm -rf "$run" "$run".*
+}
+
+# Makes the cluster whole again.
+revive() {
+  local node
+  for node in "$work"/cluster/nodes/*; do
+    node=${node##*/}
+    "$cluster" heal "$work/cluster" "$node"
+    pgrep -f "^slurmd .*-N $node\$" >/dev/null || "$cluster" revive "$work/cluster" "$node"
+  done
+  comes 60 ready || problem "the cluster did not become whole again"
+}
+
+share() {  # PERCENT FILE: that percentile of its numbers, or "-"
+  sort -n "$2" | awk -v p="$1" '
+    { v[NR] = $1 }
+    END { if (NR) printf "%.2f", v[int((NR - 1) * p / 100 + 0.5) + 1]; else printf "-" }'
+}
+
+kind=calm seed=0 bad=0 run=$work/calm
+submit
+comes 300 ended || problem "the undisturbed job does not end"
+"$ashlar" status "$run" >/dev/null || { tail -n 40 "$work"/*.log >&2; exit 1; }
+losses "$run" >"$work/losses"
+printf '%-13s %5s %6s %15s %17s %10s\n' kind runs right 'detect p50 max' 'restart p50 max' 'steps lost'
+for kind in $kinds; do
+  : >"$work/detected"; : >"$work/restarted"; : >"$work/lost"
+  right=0
+  for seed in $(seq "$runs"); do one_run; done
+  printf '%-13s %5d %6d %7s %7s %8s %8s %10s\n' "$kind" "$runs" "$right" "$(share 50 "$work/detected")" \
+    "$(share 100 "$work/detected")" "$(share 50 "$work/restarted")" "$(share 100 "$work/restarted")" \
+    "$(sort -n "$work/lost" | tail -n 1 | grep . || echo -)"
+done
+exit "$bad"
