@@ -199,12 +199,17 @@ void LocalAttempt::take_line(std::string_view text, News& news) {
   // mpirun blames one rank; srun tells of every end, and the first one caused the others.
   if (line.rank < 0 && (kind_ == StarterKind::kMpirun || !blamed_))
     if (const std::optional<BlamedRank> blamed = blamed_rank(line.text)) blamed_ = blamed;
+  if (line.rank < 0 && kind_ == StarterKind::kSrun && failed_node_.empty())
+    failed_node_ = failed_node(line.text);
   news.lines.push_back(std::move(line));
 }
 
 // The rank is the one that the starter blames, or else the first that was gone.  Its last error
 // says more than a number.
 Evidence LocalAttempt::end_of(int status) const {
+  if (!failed_node_.empty())
+    return {EvidenceKind::kNodeLost, -1, 0,
+            fmt::format("Slurm has given node {} up, and the step with it", failed_node_)};
   int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
   int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   const bool tagged = kind_ != StarterKind::kThreads;

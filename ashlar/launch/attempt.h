@@ -49,7 +49,7 @@ class Attempt {
     std::vector<OutputLine> lines;
     std::vector<int> joined;        // ranks
     std::vector<Evidence> gone;     // kGone
-    std::optional<Evidence> ended;  // kExit or kSignal, once
+    std::optional<Evidence> ended;  // kExit, kSignal or kNodeLost, once
   };
   virtual News wait(double seconds) = 0;
   virtual Watch::Sight look(Watch& watch, double now) = 0;  // at the ranks that live
@@ -103,6 +103,7 @@ class LocalAttempt : public Attempt {
   int first_gone_ = -1;
   std::optional<Clock::time_point> fenced_since_;
   std::optional<BlamedRank> blamed_;
+  std::string failed_node_;  // "": srun has told of none
 };
 
 }  // namespace ashlar::launch

@@ -141,6 +141,16 @@ void write_policy_state(FileSystem& files, const std::string& path, const Policy
   write_text(files, path, one_line(json) + "\n");
 }
 
+int64_t last_step_done(FileSystem& files, const std::string& metrics) {
+  const std::vector<std::string> rows = last_rows(files, metrics);
+  for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+    const Json json = Json::parse(*row, nullptr, false);
+    if (json.is_object() && json.contains("loss") && json.contains("step"))
+      return integer_of(json["step"]).value_or(0);
+  }
+  return 0;
+}
+
 std::vector<HarmfulStep> skipped_steps(FileSystem& files, const std::string& metrics) {
   std::map<int64_t, HarmfulStep> skipped;  // by step
   for (const std::string& line : last_rows(files, metrics)) {

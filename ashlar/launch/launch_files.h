@@ -49,6 +49,8 @@ void write_policy_state(FileSystem& files, const std::string& path, const Policy
 // The last step that the health check skipped and those up to 1000 steps before it, ascending, as
 // metrics.jsonl has them; empty if there are none.  Steps without targets are not among them.
 std::vector<HarmfulStep> skipped_steps(FileSystem& files, const std::string& metrics);
+// The last step that metrics.jsonl has a row of; 0: there is none.
+int64_t last_step_done(FileSystem& files, const std::string& metrics);
 // The first step of the trouble that these ended with: skips at most 50 steps apart belong
 // together.  The ones before it were not applied, and did the run no harm.
 int64_t begin_of_last_trouble(std::span<const HarmfulStep> skipped);

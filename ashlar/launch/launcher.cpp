@@ -173,6 +173,11 @@ void Launcher::end_older_ranks() {
 void Launcher::take_over() {
   const std::string lost = plan_.fleet->lost_leader();
   if (lost.empty()) return;
+  try {
+    reached_ = last_step_done(files_, join(plan_.run_directory, "metrics.jsonl"));
+  } catch (const Error& error) {
+    log_.warn("the steps of the lost leader's attempt are not seen: {}", error.what());
+  }
   send({.kind = EventKind::kTookOver,
         .evidence = {EvidenceKind::kNodeLost, -1, 0, lost},
         .steps = steps_},

@@ -148,12 +148,13 @@ bool Leader::asked_to_stop() const {
                              [](const auto& agent) { return agent.second.report.asked_to_stop; });
 }
 
-// The nodes whose agents are heard.
+// The nodes whose agents are heard, and on which the starter can start ranks.
 std::vector<NodeView> Leader::views() const {
   std::vector<NodeView> nodes;
   for (const auto& [number, agent] : agents_) {
     if (!is_heard(agent)) continue;
     const std::string& node = agent.report.node;
+    if (startable_ && std::ranges::find(*startable_, node) == startable_->end()) continue;
     const bool held = quarantine_.holds(node, unix_now_s());
     nodes.push_back({.name = node,
                      .ready = agent.report.fenced >= order_.fence,
@@ -172,9 +173,17 @@ void Leader::read_layouts() {
       launch::read_layouts(files_, join(spec_.directory, "layouts.json"), spec_.layouts));
 }
 
+void Leader::ask_starter() {
+  constexpr double kAskEvery_s = 1;
+  if (!spec_.startable || now_ - starter_asked_s_ < kAskEvery_s) return;
+  starter_asked_s_ = now_;
+  startable_ = spec_.startable();
+}
+
 std::string Leader::missing(double now) {
   now_ = now;
   read_layouts();
+  ask_starter();
   next_ = placement_.decide(views(), now);
   for (const NodePlacement::Failure& slow : placement_.take_slow()) note(slow);
   if (next_.asks) give_orders();

@@ -1,10 +1,10 @@
 // The leader of a launch on several machines: the Fleet of the Launcher, made of agents that are
 // linked to this process (agent_star.h) and say what their ranks do (agent_messages.h).
 //
-// It starts every attempt by one program (srun, mpirun), as a LocalAttempt whose ranks are elsewhere.  An
-// attempt is fenced when that program has ended and every agent that is heard says that none of its
-// ranks lives.  Ranks on a node that is not heard may live: the lease of the checkpoints is the
-// fence there, because the next attempt's ranks take it over at once.
+// It starts every attempt by one program (srun, mpirun), as a LocalAttempt whose ranks are
+// elsewhere.  An attempt is fenced when that program has ended and every agent that is heard says
+// that none of its ranks lives.  Ranks on a node that is not heard may live: the lease of the
+// checkpoints is the fence there, because the next attempt's ranks take it over at once.
 #pragma once
 
 #include <functional>
@@ -37,6 +37,8 @@ struct FleetSpec {
       starter = {};
   std::vector<std::string> variables = {};  // NAME=VALUE, for the starter
   std::string interface_name = {};          // to listen at; "": every one that is up
+  // The nodes on which the starter can start ranks at this moment; nullopt: it does not say.
+  std::function<std::optional<std::vector<std::string>>()> startable = {};
   LaunchSpec limits = {};
   std::string layouts = {};  // LaunchLayouts::question; "": none are asked for
 };
@@ -87,6 +89,7 @@ class Leader : public Fleet {
   void renew();
   std::vector<NodeView> views() const;
   void read_layouts();
+  void ask_starter();
   void note(const std::optional<Quarantine::Verdict>& verdict);
   void note(const NodePlacement::Failure& failure);
   static void move_to_here(Agent& agent, PulsePage& page);
@@ -102,7 +105,8 @@ class Leader : public Fleet {
   int attempt_ = 0;  // that runs, or ran last
   NodePlacement placement_;
   NodePlacement::Decision next_;  // attempt
-  double layouts_read_s_ = 0;
+  double layouts_read_s_ = 0, starter_asked_s_ = 0;
+  std::optional<std::vector<std::string>> startable_;  // nodes; nullopt: unknown
   std::vector<std::string> notes_;
   std::map<int, Agent> agents_;
   AgentOrder order_;

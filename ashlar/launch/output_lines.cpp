@@ -81,6 +81,10 @@ std::optional<BlamedRank> blamed_rank(std::string_view line) {
   return rank ? std::optional<BlamedRank>({.rank = *rank}) : std::nullopt;
 }
 
+std::string failed_node(std::string_view line) {
+  return take_words(line, "srun: error: Node failure on ") ? std::string(line) : "";
+}
+
 std::optional<int> accused_rank(std::string_view error) {
   constexpr std::string_view kBegin = "rank ";
   if (!error.starts_with(kBegin)) return std::nullopt;

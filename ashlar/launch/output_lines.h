@@ -29,6 +29,10 @@ struct BlamedRank {
   int rank = -1, exit_code = 0, signal = 0;
 };
 std::optional<BlamedRank> blamed_rank(std::string_view line);
+// The node that Slurm has given up, with all processes of its job there, as this line of srun says:
+//   srun: error: Node failure on n07
+// "": it says nothing of the kind.
+std::string failed_node(std::string_view line);
 // The rank that an error begins with: "rank 2 computed wrong gradients".  nullopt: it does not.
 std::optional<int> accused_rank(std::string_view error);
 

@@ -61,7 +61,7 @@ enum class EventKind : uint8_t {
   kAskedToStop,  // a signal came to the launcher
   kFirstStep,    // the attempt has done a step
   kSeen,         // something that may be the cause of its end
-  kEnded,        // its first process ended: evidence is kExit or kSignal
+  kEnded,        // its first process ended: evidence is kExit, kSignal or kNodeLost
   kFenced,       // none of its processes is left
   kTooFewNodes,  // evidence: what a start has waited for in vain
   kMove,         // the run would be faster on other nodes; evidence: why

@@ -15,6 +15,7 @@ int run_on_site(const LaunchPlan& plan, const FleetWorld& world, const LaunchSit
                     .kind = site.kind,
                     .starter = site.starter,
                     .variables = site.variables,
+                    .startable = site.startable,
                     .limits = plan.limits};
     if (world.layouts) fleet.layouts = world.layouts->id();
     if (world.interface_name != "none") fleet.interface_name = world.interface_name;

@@ -1,4 +1,4 @@
-// A launch on several machines, as the program runs it on each of them: an agent, and a leader in it.
+// A launch on several machines, as the program runs it on each of them: an agent with a leader.
 //
 // The site is what starts processes on other machines: Slurm (slurm.h), or mpirun with what it has
 // (by_hand.h).
@@ -31,6 +31,7 @@ struct LaunchSite {
   // The words that start so many ranks on each of these nodes, before those of the program.
   std::function<std::vector<std::string>(const std::vector<std::string>& nodes, int ranks_per_node)>
       starter = {};
+  std::function<std::optional<std::vector<std::string>>()> startable = {};  // as FleetSpec has it
   std::vector<std::string> variables = {};                         // NAME=VALUE, for the starter
   std::function<void(Leader& leader, int exit_code)> at_end = {};  // of the run, by its leader
 };

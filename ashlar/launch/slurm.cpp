@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
 
 namespace ashlar::launch {
 namespace {
@@ -21,6 +24,23 @@ std::string slurm_variable(const char* name) {
                  "{} is not set; see scripts/slurm/launch.sbatch",
                  name);
   return value;
+}
+
+// The nodes that the job still has: Slurm takes those away whose daemon is silent, though an agent
+// lives there, and starts no step on them.
+std::optional<std::vector<std::string>> nodes_of_job(const std::string& job) {
+  const std::string command = fmt::format(
+      "scontrol show hostnames \"$(timeout 5 squeue --noheader --jobs={} --format=%N)\" "
+      "2>/dev/null",
+      job);
+  FILE* lines = popen(command.c_str(), "re");
+  if (!lines) return std::nullopt;
+  std::string text;
+  std::array<char, 4096> bytes{};
+  while (const size_t count = fread(bytes.data(), 1, bytes.size(), lines))
+    text.append(bytes.data(), count);
+  if (pclose(lines) != 0 || text.empty()) return std::nullopt;
+  return split(text, '\n');
 }
 
 // The script of a job ends it; if its node is lost, nobody else does.  Does not return then.
@@ -60,6 +80,7 @@ int run_in_slurm(const LaunchPlan& plan, const FleetWorld& world, FileSystem& fi
   site.starter = [&](const auto& nodes, int ranks_per_node) {
     return srun_words(job, nodes, ranks_per_node, cpus);
   };
+  site.startable = [&] { return nodes_of_job(job); };
   if (const char* configuration = std::getenv("SLURM_CONF"))
     site.variables.push_back(fmt::format("SLURM_CONF={}", configuration));
   site.at_end = [&](Leader& leader, int exit_code) {

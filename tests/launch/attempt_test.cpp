@@ -130,6 +130,20 @@ TEST(Attempt, KnowsTheRankThatEndedFirstUnderSrun) {
   EXPECT_EQ(killed->signal, SIGKILL);
 }
 
+// Slurm ends the whole step; the ranks that it kills are not to blame.
+TEST(Attempt, KnowsTheNodeThatSlurmGivesUp) {
+  RankSocket socket;
+  LocalAttempt attempt(shell("echo 'srun: error: Node failure on v4'\n"
+                             "echo 'srun: error: v3: task 0: Killed'\n"
+                             "exit 137",
+                             StarterKind::kSrun),
+                       socket);
+  const Attempt::News news = follow(attempt);
+  ASSERT_TRUE(news.ended);
+  EXPECT_EQ(news.ended->kind, EvidenceKind::kNodeLost);
+  EXPECT_NE(news.ended->text.find("node v4"), std::string::npos) << news.ended->text;
+}
+
 TEST(Attempt, SaysWhyAProgramCannotBeStarted) {
   RankSocket socket;
   LocalAttempt attempt({{"/no/such/program"}, StarterKind::kThreads, {}}, socket);

@@ -57,6 +57,17 @@ TEST(LaunchFiles, SkippedStepsAreTheLastThousand) {
   EXPECT_EQ(steps[1].reason, "loss is nan");
 }
 
+TEST(LaunchFiles, TheLastStepDoneHasTheLastRow) {
+  const auto files = memory_files();
+  EXPECT_EQ(last_step_done(*files, "metrics.jsonl"), 0);
+  write_text(*files, "metrics.jsonl", skip_row(500, 8));
+  EXPECT_EQ(last_step_done(*files, "metrics.jsonl"), 0);
+  write_text(*files, "metrics.jsonl",
+             "{\"step\":502,\"loss\":1.5}\n{\"step\":481,\"loss\":1.6}\n" + skip_row(500, 8) +
+                 "{\"step\":482,\"lo");
+  EXPECT_EQ(last_step_done(*files, "metrics.jsonl"), 481) << "a restart went back to it";
+}
+
 TEST(LaunchFiles, AnOldSkipIsNoPartOfTheLastTrouble) {
   const std::vector<HarmfulStep> steps{{100}, {840}, {890}, {941}, {990}, {991}, {1041}};
   EXPECT_EQ(begin_of_last_trouble(steps), 941);
