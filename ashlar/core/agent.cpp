@@ -81,6 +81,9 @@ void tell_agent(const AgentHello& hello) {
       send(fd, line.data(), line.size(), MSG_NOSIGNAL) == ssize_t(line.size());
   const int error = errno;
   if (fd >= 0) close(fd);
+  // The launcher of a node among several may be lost, and other nodes still have theirs.
+  ASHLAR_REQUIRE(sent || said.epoch == 0, kComm, "the launcher of this node is not there: {}",
+                 strerror(error));
   ASHLAR_REQUIRE(sent, kLaunch,
                  "{} is {}, but no launcher can be told there: {}; unset it to start by hand",
                  kAgentVariable, name, strerror(error));

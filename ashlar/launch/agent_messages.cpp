@@ -113,6 +113,7 @@ std::vector<std::byte> to_bytes(const AgentReport& report) {
     out.put(rank.attempt);
     out.put(uint8_t(rank.state));
     out.put_text(rank.trouble);
+    out.put(uint8_t(rank.killed));
   }
   out.put(report.bytes);
   out.put(report.memory_kills);
@@ -140,6 +141,7 @@ AgentReport parse_report(std::span<const std::byte> bytes) {
     rank.attempt = in.get<int64_t>();
     rank.state = char(in.get<uint8_t>());
     rank.trouble = in.get_text();
+    rank.killed = in.get<uint8_t>() != 0;
     report.ranks.push_back(std::move(rank));
   }
   report.bytes = in.get<int64_t>();

@@ -31,7 +31,8 @@ struct AgentReport {
     int rank = 0;
     int64_t attempt = 0;
     char state = 'R';          // of its process (ProcessStat)
-    std::string trouble = {};  // "": none; else why it is taken for suspended
+    std::string trouble = {};  // "": none; else why it is taken for suspended, or for killed
+    bool killed = false;
   };
   std::vector<Rank> ranks = {};  // of the present epoch, that live
   int64_t bytes = 0;             // that those at files have moved so far

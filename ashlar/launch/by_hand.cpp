@@ -40,7 +40,7 @@ int run_by_hand(const LaunchPlan& plan, const FleetWorld& world, FileSystem& fil
   return run_on_site(plan, world,
                      {.job = fmt::format("by hand, after epoch {}", epochs.last_ended()),
                       .node = node,
-                      .number = epochs.number_of(node),
+                      .number = epochs.number_of(machine),
                       .kind = StarterKind::kMpirun,
                       .starter = mpirun_words},
                      files, log);

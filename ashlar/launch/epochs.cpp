@@ -105,11 +105,11 @@ int64_t EpochFiles::last_ended() {
   return epoch;
 }
 
-int EpochFiles::number_of(const std::string& node) {
+int EpochFiles::number_of(const std::string& machine) {
   for (int number = 1;; ++number) {
     const std::string file = fmt::format("{}/nodes/{}", directory_, number);
-    if (!files_.stat(file) && make(file, node)) return number;
-    if (read_text(files_, file) == node) return number;
+    if (!files_.stat(file) && make(file, machine)) return number;
+    if (read_text(files_, file) == machine) return number;
   }
 }
 
@@ -151,8 +151,9 @@ control::Digest EpochFiles::from_token(std::string_view label) const {
   return control::Hmac(read_token(join(directory_, "token")))(label);
 }
 
-control::Epoch EpochFiles::key_of(int64_t epoch) {
-  const control::Digest digest = from_token(fmt::format("ashlar launch, epoch {}", epoch));
+control::Epoch EpochFiles::key_of(int64_t epoch, const std::string& job) {
+  const control::Digest digest =
+      from_token(fmt::format("ashlar launch, epoch {} of job {}", epoch, job));
   control::Epoch key{};
   for (size_t i = 0; i < key.size(); ++i) key[i] = uint8_t(digest[i]);
   return key;
@@ -168,6 +169,7 @@ std::string EpochFiles::agent_socket() {
 
 bool Candidacy::may_lead(const View& view, double now) {
   if (view.epoch != epoch_ || view.beat != beat_) {
+    seen_life_ = view.epoch == epoch_ && !beat_.empty();
     epoch_ = view.epoch;
     beat_ = view.beat;
     stands_since_ = now;

@@ -6,7 +6,7 @@
 //   epoch-N/address   where that leader listens (control/address.h)
 //   epoch-N/beat      a counter that it raises each second
 //   epoch-N/end       exit code of the run, which is over
-//   nodes/N           made by the agent that has number N; names its node
+//   nodes/N           made by the agent that has number N; names its machine
 //
 // The higher epoch wins: a leader that sees a newer one resigns, and the lease of the checkpoints
 // (checkpoint/root/lease.h) fences the ranks that it started.  Clocks are never compared: a leader
@@ -46,12 +46,12 @@ class EpochFiles {
   std::optional<int> end_of(int64_t epoch);
 
   int64_t last_ended();  // epoch; 0: none has
-  // The agent's number, from 1, of this node, where nothing else numbers them.
-  int number_of(const std::string& node);
+  // The number, from 1, of this machine's agent, where nothing else numbers them.
+  int number_of(const std::string& machine);
 
   // Made from the token: the secret of an epoch's links, and the name of the socket at which the
   // agent of every node waits for its ranks (kAgentVariable).
-  control::Epoch key_of(int64_t epoch);
+  control::Epoch key_of(int64_t epoch, const std::string& job);
   std::string agent_socket();
 
  private:
@@ -77,13 +77,15 @@ class Candidacy {
     int place = 0;          // of this agent among the living ones
   };
   bool may_lead(const View& view, double now);
+  // Whether the counter of the last view's epoch has moved since this process first saw it.
+  bool has_seen_life() const { return seen_life_; }
   void resigned() { resigned_ = true; }  // this agent's own leader did
 
  private:
   int64_t epoch_ = -1;
   std::string beat_;
   double stands_since_ = 0;
-  bool resigned_ = false;
+  bool resigned_ = false, seen_life_ = false;
 };
 
 // Whether a leader still leads.

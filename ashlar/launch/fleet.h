@@ -22,6 +22,9 @@ class Fleet {
   virtual bool lead(double now) = 0;
   // Says which leader of this job left the run to this one without an end; "": none.
   virtual std::string lost_leader() = 0;
+  // Whether this process still leads, as of this moment: asked before each start, and before what
+  // the next launcher reads is written.
+  virtual bool is_newest() = 0;
   virtual bool asked_to_stop() const = 0;  // a signal came to an agent
   // Says what an attempt lacks to start; "": nothing.
   virtual std::string missing(double now) = 0;

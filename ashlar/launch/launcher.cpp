@@ -47,6 +47,7 @@ class Launcher {
  private:
   void end_older_ranks();
   void take_over();
+  void resign();
   void look(double now);
   bool may_start(double now);
   void take(const Attempt::News& news, double now);
@@ -184,13 +185,16 @@ void Launcher::take_over() {
        now_s());
 }
 
+void Launcher::resign() {
+  tell("another launcher leads the run from here on");
+  result_.resigned = true;
+}
+
 void Launcher::look(double now) {
   goodput_.charge(class_now(), now);
   show_metrics(now);
   if (plan_.fleet && !plan_.fleet->lead(now)) {
-    tell("another launcher leads the run from here on");
-    result_.resigned = true;
-    return;
+    return resign();
   }
   tell_of_nodes();
   const bool signalled = StopSignals::requested();
@@ -422,7 +426,10 @@ void Launcher::send(const PolicyEvent& event, double now) {
     return action.kind == ActionKind::kStart || action.kind == ActionKind::kDecide ||
            action.kind == ActionKind::kStop;
   };
-  if (event.kind == EventKind::kFirstStep || std::ranges::any_of(actions, lasts)) keep_state();
+  if (event.kind == EventKind::kFirstStep || std::ranges::any_of(actions, lasts)) {
+    if (plan_.fleet && !plan_.fleet->is_newest()) return resign();
+    keep_state();
+  }
   for (const LaunchAction& action : actions) act(action, now);
 }
 

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "ashlar/core/agent.h"
@@ -73,7 +75,7 @@ Leader::Leader(const FleetSpec& spec, FileSystem& files, Log& log)
       epochs_(files, spec.directory),
       tenure_(spec.epoch),
       star_(control::Listener(control::Reach::kNetwork, spec.interface_name),
-            epochs_.key_of(spec.epoch)),
+            epochs_.key_of(spec.epoch, spec.job)),
       quarantine_(read_quarantine(files, join(spec.directory, "quarantine.json"), log)),
       attempt_(next_attempt(files, join(spec.directory, "ranks")) - 1),
       placement_(rules_of(spec, attempt_ > 0), now_s()),
@@ -102,7 +104,7 @@ bool Leader::lead(double now) {
   return tenure_.holds({newest_, written_s_, heard_within(kLost_s), heard_within(kRecent_s)}, now);
 }
 
-// Until it succeeds again; Tenure says for how long it may fail.
+// A failure is tried again each second; Tenure says for how long that may go on.
 void Leader::renew() {
   try {
     newest_ = epochs_.newest();
@@ -119,8 +121,18 @@ void Leader::take_report(int number, std::span<const std::byte> body) {
   agent.report = parse_report(body);
   agent.heard_s = now_;
   for (auto& [rank, page] : agent.report.pages) move_to_here(agent, page);
-  for (const AgentReport::Rank& rank : agent.report.ranks)
-    if (rank.attempt == attempt_) ranks_.emplace(rank.rank, agent.report.node);
+  std::set<int> living;
+  for (const AgentReport::Rank& rank : agent.report.ranks) {
+    if (rank.attempt != attempt_) continue;
+    living.insert(rank.rank);
+    ranks_.emplace(rank.rank, agent.report.node);
+  }
+  for (const int rank : agent.living)
+    if (!living.contains(rank))
+      gone_.push_back(
+          {EvidenceKind::kGone, rank, 0,
+           fmt::format("the process of rank {} on {} is gone", rank, agent.report.node)});
+  agent.living = std::move(living);
   if (const auto failure = placement_.take(agent.report.node, agent.report.check, now_))
     note(*failure);
 }
@@ -148,7 +160,7 @@ bool Leader::asked_to_stop() const {
                              [](const auto& agent) { return agent.second.report.asked_to_stop; });
 }
 
-// The nodes whose agents are heard, and on which the starter can start ranks.
+// Lists the nodes whose agents are heard, and on which the starter can start ranks.
 std::vector<NodeView> Leader::views() const {
   std::vector<NodeView> nodes;
   for (const auto& [number, agent] : agents_) {
@@ -174,7 +186,7 @@ void Leader::read_layouts() {
 }
 
 void Leader::ask_starter() {
-  constexpr double kAskEvery_s = 1;
+  constexpr double kAskEvery_s = 10;  // it may take seconds, in which no agent is heard
   if (!spec_.startable || now_ - starter_asked_s_ < kAskEvery_s) return;
   starter_asked_s_ = now_;
   startable_ = spec_.startable();
@@ -202,6 +214,8 @@ std::unique_ptr<Attempt> Leader::start(const AttemptCommand& command, int attemp
   attempt_ = attempt;
   ranks_.clear();
   gone_.clear();
+  for (auto& [number, agent] : agents_) agent.living.clear();
+  starter_asked_s_ = 0;  // before the next start
   told_lost_ = false;
   order_.stop = 0;
   AttemptCommand whole = command;
@@ -230,18 +244,9 @@ void Leader::take_news(Attempt::News& news) {
                        {EvidenceKind::kNodeLost, -1, 0,
                         fmt::format("node {} is lost: no word of its agent for {:.0f} s",
                                     agent.report.node, now_ - agent.heard_s)});
-    if (!is_heard(agent)) continue;
-    for (const auto& [rank, node] : ranks_) {
-      if (node != agent.report.node || std::ranges::find(gone_, rank) != gone_.end()) continue;
-      const bool lives = std::ranges::any_of(agent.report.ranks, [&](const auto& known) {
-        return known.rank == rank && known.attempt == attempt_;
-      });
-      if (lives) continue;
-      gone_.push_back(rank);
-      news.gone.push_back({EvidenceKind::kGone, rank, 0,
-                           fmt::format("the process of rank {} on {} is gone", rank, node)});
-    }
   }
+  for (Evidence& gone : gone_) news.gone.push_back(std::move(gone));
+  gone_.clear();
 }
 
 Watch::Sight Leader::look(Watch& watch, double now) {
@@ -252,7 +257,10 @@ Watch::Sight Leader::look(Watch& watch, double now) {
     for (const AgentReport::Rank& rank : agent.report.ranks) {
       if (rank.attempt != attempt_) continue;
       finds.states[rank.rank] = rank.state;
-      if (!rank.trouble.empty())
+      if (rank.trouble.empty()) continue;
+      if (rank.killed)
+        finds.killed = {EvidenceKind::kSignal, rank.rank, SIGKILL, rank.trouble};
+      else
         finds.suspended = {EvidenceKind::kSuspended, rank.rank, 0, rank.trouble};
     }
     if (is_in_attempt(agent)) finds.bytes += agent.report.bytes;
@@ -371,7 +379,11 @@ void Leader::end(int exit_code) {
 }
 
 bool Leader::is_newest() {
-  newest_ = epochs_.newest();
+  try {
+    newest_ = epochs_.newest();
+  } catch (const Error& error) {  // Tenure says for how long that may go on
+    log_.warn("whether another launcher leads is not seen: {}", error.what());
+  }
   return newest_ <= spec_.epoch;
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Leader : public Fleet {
   std::optional<NodePlacement::Move> move(int slow_rank, double share, double now) override;
   void leave_out(const NodePlacement::Move& move) override;
   std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
+  bool is_newest() override;
   void end(int exit_code) override;
 
   // For the attempt that runs.
@@ -70,7 +72,6 @@ class Leader : public Fleet {
   std::string node_of(int rank) const;
   int64_t memory_kills() const;
   bool hears(int agent) const;  // by its number
-  bool is_newest();             // no later epoch is there at this moment
 
  private:
   // A page stands still on its agent's clock, and so must it here: its offset changes only with it.
@@ -81,6 +82,7 @@ class Leader : public Fleet {
     AgentReport report;
     double heard_s = 0;
     std::map<int, SeenPage> seen = {};
+    std::set<int> living = {};  // ranks of the attempt that runs, as it last reported
   };
   bool is_heard(const Agent& agent) const { return now_ - agent.heard_s < kLost_s; }
   bool is_in_attempt(const Agent& agent) const;
@@ -113,7 +115,7 @@ class Leader : public Fleet {
   double now_ = 0, renewed_s_ = 0, written_s_ = 0, fence_s_ = 0;
   int64_t newest_ = 0;                // epoch
   std::map<int, std::string> ranks_;  // of that attempt that have joined, with their nodes
-  std::vector<int> gone_;             // of these, that have ended
+  std::vector<Evidence> gone_;        // of these, that have ended since the last news
   bool told_lost_ = false;            // that attempt has lost a node
 };
 

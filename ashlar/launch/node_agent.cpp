@@ -28,7 +28,9 @@ namespace {
 
 constexpr double kReportEvery_s = 0.5, kLookEvery_s = 1, kLookAfter_s = 2, kConnectEvery_s = 0.2,
                  kForlorn_s = 60;
-constexpr int kTurn_ms = 20;
+constexpr int kTurn_ms = 20, kChildPatience_ms = 5000;
+constexpr int kTroubleCode = 74;  // EX_IOERR, of a leader's process
+constexpr int kMostTroubles = 3;
 
 // Signals that ask to stop wait until the agent looks for them; the leader's process takes them as
 // any launcher.
@@ -67,13 +69,14 @@ class NodeAgent {
   int run() {
     while (!result_) look(now_s());
     kill_all_ranks();
-    end_child();
-    end_aside();
+    end_child(leader_, kChildPatience_ms);  // it ends by itself when it has ended the run
+    end_child(aside_, 0);
     try {
       remove_pulse(spec_.run_directory);
     } catch (const Error& error) {
       log_.warn("the pulse of the ranks is not removed: {}", error.what());
     }
+    log_.info("the run ends with code {} ({})", *result_, spec_.job);
     return *result_;
   }
 
@@ -123,7 +126,7 @@ class NodeAgent {
         rank.process.signal(SIGTERM);
   }
 
-  // Nobody says whether these ranks may go on.
+  // Kills the ranks of this node, of which no leader says whether they may go on.
   void lose_heart() {
     if (!ranks_.empty())
       log_.warn("no leader for {:.0f} s: the ranks of this node are killed", kForlorn_s);
@@ -136,7 +139,8 @@ class NodeAgent {
     if (leader_ == 0 || waitpid(leader_, &status, WNOHANG) != leader_) return;
     leader_ = 0;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kResignedCode;
-    if (code != kResignedCode)
+    if (code == kTroubleCode) ++num_troubles_;
+    if (code != kResignedCode && code != kTroubleCode)
       result_ = code;
     else
       candidacy_.resigned();
@@ -151,16 +155,26 @@ class NodeAgent {
         result_ = *ended;
         return;
       }
-      if (newest != epoch_ && !ended) follow(newest);
+      const std::string job = newest > 0 ? epochs_.job_of(newest) : "";
+      const bool foreign = !ended && !job.empty() && job != spec_.job;
+      if (newest != epoch_ && !ended && !foreign) follow(newest);
       const bool stands = candidacy_.may_lead(
           {newest, newest > 0 ? epochs_.beat_of(newest) : "", ended.has_value(), heard_s_, place_},
           now);
+      if (foreign && candidacy_.has_seen_life()) return refuse(job);
       if (stands && leader_ == 0 && !result_ && epochs_.claim(newest + 1, spec_.job))
         lead(newest + 1);
     } catch (const Error& error) {
       if (!std::exchange(warned_, true))
         log_.warn("the run directory is not seen: {}", error.what());
     }
+  }
+
+  void refuse(const std::string& job) {
+    log_.warn(
+        "another launch, job {}, runs this directory; stop it, or choose another train.run_dir",
+        job);
+    result_ = int(ErrorKind::kConfig);
   }
 
   void follow(int64_t epoch) {
@@ -184,7 +198,7 @@ class NodeAgent {
     _exit(lead_here(epoch));
   }
 
-  // Once: what it does outlives the leader.
+  // Starts the work beside the leader, once: it outlives that leader.
   void begin_aside(pid_t agent) {
     if (!spec_.aside || aside_ > 0) return;
     aside_ = fork();
@@ -200,33 +214,32 @@ class NodeAgent {
     }
     _exit(0);
   }
-  void end_aside() {
-    if (aside_ <= 0) return;
-    kill(aside_, SIGKILL);
-    waitpid(aside_, nullptr, 0);
-  }
 
-  // An error ends the run: it would come to the next leader, too.
+  // Trouble with files or the network may be this node's, or pass, and leaves the lead to others.
+  // Other errors would come to the next leader, too, and end the run.
   int lead_here(int64_t epoch) {
     try {
       return spec_.lead(epoch);
     } catch (const Error& error) {
       log_.warn("the lead of epoch {} ends: {}", epoch, error.what());
+      const bool trouble = error.kind() == ErrorKind::kStorage || error.kind() == ErrorKind::kComm;
+      if (trouble && num_troubles_ + 1 < kMostTroubles) return kTroubleCode;
       try {
-        epochs_.end(epoch, int(error.kind()));
+        if (epochs_.newest() > epoch) return kResignedCode;
+        if (!epochs_.end_of(epoch)) epochs_.end(epoch, int(error.kind()));
       } catch (const Error&) {  // the run directory itself is the trouble
       }
       return int(error.kind());
     }
   }
 
-  // The child ends by itself when it has ended the run; otherwise another leader has.
-  void end_child() {
-    constexpr int kPatience_ms = 5000;
-    for (int waited_ms = 0; leader_ > 0; waited_ms += kTurn_ms) {
-      if (waited_ms >= kPatience_ms) kill(leader_, SIGKILL);
-      if (waitpid(leader_, nullptr, WNOHANG) != 0) leader_ = 0;
-      if (leader_ > 0) usleep(kTurn_ms * 1000);
+  // A child that even SIGKILL does not end, as one that waits for a hung file system, is left.
+  static void end_child(pid_t child, int patience_ms) {
+    for (int waited_ms = 0; child > 0 && waited_ms < patience_ms + kChildPatience_ms;
+         waited_ms += kTurn_ms) {
+      if (waited_ms >= patience_ms) kill(child, SIGKILL);
+      if (waitpid(child, nullptr, WNOHANG) != 0) return;
+      usleep(kTurn_ms * 1000);
     }
   }
 
@@ -238,7 +251,7 @@ class NodeAgent {
     const std::string& host = address.hosts[size_t(next_host_++) % address.hosts.size()];
     link_ = std::make_unique<control::Connection>(control::Connection::start(
         host, address.port,
-        control::Handshake::of_child(epochs_.key_of(epoch_), spec_.number, 0,
+        control::Handshake::of_child(epochs_.key_of(epoch_, spec_.job), spec_.number, 0,
                                      control::random_nonce()),
         kMaxAgentBody));
   }
@@ -252,7 +265,9 @@ class NodeAgent {
       });
       const double silent_s = seconds_since(std::max(link_->last_heard(), link_->begun()));
       if (silent_s > Candidacy::kUnheard_s) link_.reset();
-    } catch (const Error&) {  // connects again
+    } catch (const Error& error) {  // connects again
+      if (error.kind() != ErrorKind::kComm && !std::exchange(told_, true))
+        log_.warn("the leader is not reached: {}", error.what());
       link_.reset();
       tried_s_ = now;
     }
@@ -284,8 +299,11 @@ class NodeAgent {
     for (AgentReport::Rank& rank : report.ranks) {
       if (const auto state = finds.states.find(rank.rank); state != finds.states.end())
         rank.state = state->second;
-      if (finds.suspended && finds.suspended->rank == rank.rank)
-        rank.trouble = finds.suspended->text;
+      for (const std::optional<Evidence>* found : {&finds.suspended, &finds.killed})
+        if (*found && (*found)->rank == rank.rank) {
+          rank.trouble = (*found)->text;
+          rank.killed = found == &finds.killed;
+        }
     }
     report.bytes = finds.bytes;
     report.memory_kills = memory_kills();
@@ -313,7 +331,8 @@ class NodeAgent {
   double heard_s_, looked_s_ = 0, reported_s_ = 0, tried_s_ = 0;
   pid_t leader_ = 0;  // the child that leads; 0: none
   pid_t aside_ = 0;   // the child beside it
-  bool asked_to_stop_ = false, warned_ = false;
+  bool asked_to_stop_ = false, warned_ = false, told_ = false;
+  int num_troubles_ = 0;  // that have ended the lead of this agent
   std::optional<int> result_;
 };
 

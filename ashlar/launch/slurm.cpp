@@ -30,7 +30,7 @@ std::string slurm_variable(const char* name) {
 // lives there, and starts no step on them.
 std::optional<std::vector<std::string>> nodes_of_job(const std::string& job) {
   const std::string command = fmt::format(
-      "scontrol show hostnames \"$(timeout 5 squeue --noheader --jobs={} --format=%N)\" "
+      "scontrol show hostnames \"$(timeout 2 squeue --noheader --jobs={} --format=%N)\" "
       "2>/dev/null",
       job);
   FILE* lines = popen(command.c_str(), "re");

@@ -130,11 +130,15 @@ Watch::Finds Watch::find(const std::map<int, pid_t>& ranks, double now) {
   return finds;
 }
 
+// A launcher that was suspended itself begins to watch anew.
+void Watch::note_pause(double now) {
+  if (now - std::exchange(looked_, now) <= kLongGap_s) return;
+  resumed_ns_ = pulse_now_ns();
+  suspended_since_.clear();
+}
+
 Watch::Finds Watch::find_heads(const std::map<int, pid_t>& ranks, double now, bool ask) {
-  if (now - std::exchange(looked_, now) > kLongGap_s) {
-    resumed_ns_ = pulse_now_ns();
-    suspended_since_.clear();
-  }
+  note_pause(now);
   find_readers(ranks, now);
   Finds finds{.local = true};
   for (const auto& [rank, reader] : readers_) finds.pages.emplace(rank, reader.head());
@@ -215,6 +219,7 @@ void Watch::see_process(int rank, pid_t pid, double now, Finds& finds) {
 }
 
 Watch::Sight Watch::judge(Finds finds, double now) {
+  note_pause(now);
   const std::optional<Evidence> silence = find_silence(finds, now);
   Sight sight{.pages = std::move(finds.pages), .fault = std::move(finds.killed)};
   sight.silence_s = double(pulse_now_ns() - std::max(moved_ns_, resumed_ns_)) * 1e-9;

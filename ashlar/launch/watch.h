@@ -82,6 +82,7 @@ class Watch {
   Sight judge(Finds finds, double now);
 
  private:
+  void note_pause(double now);
   Finds find_heads(const std::map<int, pid_t>& ranks, double now, bool ask);
   void find_readers(const std::map<int, pid_t>& ranks, double now);
   std::map<int, PulsePage> whole_pages() const;

@@ -51,7 +51,7 @@ PulsePage some_page(int rank) {
 
 TEST(AgentMessages, KeepWhatAHangIsFoundBy) {
   AgentReport report{.node = "n07", .asked_to_stop = true, .fenced = 2};
-  report.ranks = {{3, 3, 'T', "suspended"}};
+  report.ranks = {{3, 3, 'T', "suspended"}, {4, 3, 'R', "killed", true}};
   report.bytes = 99;
   report.memory_kills = 1;
   report.now_ns = 77;
@@ -61,7 +61,9 @@ TEST(AgentMessages, KeepWhatAHangIsFoundBy) {
   EXPECT_EQ(read.node, "n07");
   EXPECT_TRUE(read.asked_to_stop);
   EXPECT_EQ(read.fenced, 2);
-  ASSERT_EQ(read.ranks.size(), 1u);
+  ASSERT_EQ(read.ranks.size(), 2u);
+  EXPECT_FALSE(read.ranks[0].killed);
+  EXPECT_TRUE(read.ranks[1].killed);
   EXPECT_EQ(read.ranks[0].state, 'T');
   EXPECT_EQ(read.bytes, 99);
   EXPECT_EQ(read.memory_kills, 1);
@@ -163,10 +165,13 @@ TEST(Candidacy, WaitsForACounterThatStands) {
   Candidacy candidacy;
   EXPECT_TRUE(candidacy.may_lead({.epoch = 0}, 100));
   EXPECT_TRUE(candidacy.may_lead({.epoch = 3, .ended = true}, 100));
+  EXPECT_FALSE(candidacy.may_lead({4, "0", false, 200, 2}, 199));
+  EXPECT_FALSE(candidacy.has_seen_life()) << "its counter may stand for good";
   double now = 200;
   for (int beat = 0; beat < 30; ++beat, now += 1)
     EXPECT_FALSE(candidacy.may_lead({4, std::to_string(beat), false, 200, 2}, now))
         << "this agent is cut off, and the leader lives";
+  EXPECT_TRUE(candidacy.has_seen_life());
   EXPECT_FALSE(candidacy.may_lead({4, "29", false, 200, 2}, now + 8));
   EXPECT_TRUE(candidacy.may_lead({4, "29", false, 200, 2}, now + 9.1));
   EXPECT_FALSE(candidacy.may_lead({4, "29", false, now + 8, 2}, now + 9.1)) << "it was heard";
@@ -225,15 +230,16 @@ TEST(EpochFiles, KeysComeFromATokenOfTheOwner) {
   const auto files = posix_files();
   const std::string path = directory.path();
   EpochFiles one(*files, path), two(*files, path);
-  EXPECT_EQ(one.key_of(1), two.key_of(1));
-  EXPECT_NE(one.key_of(1), one.key_of(2));
+  EXPECT_EQ(one.key_of(1, "17"), two.key_of(1, "17"));
+  EXPECT_NE(one.key_of(1, "17"), one.key_of(1, "18")) << "another job is a stranger";
+  EXPECT_NE(one.key_of(1, "17"), one.key_of(2, "17"));
   const std::string token = join(path, "token");
   struct stat info {};
   ASSERT_EQ(stat(token.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   EXPECT_EQ(files->list(path).size(), 1u);
   chmod(token.c_str(), 0644);
-  EXPECT_NE(error_of(ErrorKind::kLaunch, [&] { two.key_of(1); }).find("owner alone"),
+  EXPECT_NE(error_of(ErrorKind::kLaunch, [&] { two.key_of(1, "17"); }).find("owner alone"),
             std::string::npos);
 }
 
@@ -579,6 +585,7 @@ class AskedFleet : public Fleet {
   int64_t epoch() const override { return 1; }
   bool lead(double) override { return true; }
   std::string lost_leader() override { return ""; }
+  bool is_newest() override { return true; }
   bool asked_to_stop() const override { return false; }
   std::string missing(double) override {
     asked_ = true;
