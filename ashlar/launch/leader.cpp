@@ -345,11 +345,15 @@ void Leader::note(const NodePlacement::Failure& failure) {
 std::optional<NodePlacement::Move> Leader::move(int slow_rank, double share, double now) {
   now_ = now;
   read_layouts();
-  const std::vector<NodeView> nodes = views();
-  placement_.check_spares(nodes, now);
-  if (slow_rank < 0) return placement_.grow(nodes, now);
-  if (quarantine_.is_full(int(agents_.size()), unix_now_s())) return std::nullopt;
-  return placement_.leave(node_of(slow_rank), share, nodes, now);
+  placement_.check_spares(views(), now);
+  const auto look = [&]() -> std::optional<NodePlacement::Move> {
+    if (slow_rank < 0) return placement_.grow(views(), now);
+    if (quarantine_.is_full(int(agents_.size()), unix_now_s())) return std::nullopt;
+    return placement_.leave(node_of(slow_rank), share, views(), now);
+  };
+  if (!look()) return std::nullopt;
+  ask_starter();  // Slurm may have taken that node out of the job
+  return look();
 }
 
 void Leader::leave_out(const NodePlacement::Move& move) {
