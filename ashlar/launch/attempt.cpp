@@ -23,7 +23,7 @@ namespace {
 constexpr int kSignalOfShell = 128;  // mpirun's exit code of a signal is above it
 constexpr int kLastSignal = 64;
 constexpr int kExecFailed = 127;
-constexpr std::string_view kErrorMark = "ashlar: ";
+constexpr std::string_view kErrorMark = "ashlar: ", kAnswerEnd = "; again: without saving";
 constexpr size_t kFirstPidfd = 3;  // of a rank, in watched_
 
 std::vector<std::string> environment_of_ranks(const AttemptCommand& command) {
@@ -195,7 +195,9 @@ void LocalAttempt::take_line(std::string_view text, News& news) {
   OutputLine line = kind_ == StarterKind::kMpirun ? parse_tagged(text)
                     : kind_ == StarterKind::kSrun ? parse_labelled(text)
                                                   : OutputLine{0, std::string(text)};
-  if (line.text.starts_with(kErrorMark)) errors_[line.rank] = line.text.substr(kErrorMark.size());
+  // A rank's answer to SIGTERM, by which mpirun ends it, looks like an error.
+  const bool is_error = line.text.starts_with(kErrorMark) && !line.text.ends_with(kAnswerEnd);
+  if (is_error) errors_[line.rank] = line.text.substr(kErrorMark.size());
   // mpirun blames one rank; srun tells of every end, and the first one caused the others.
   if (line.rank < 0 && (kind_ == StarterKind::kMpirun || !blamed_))
     if (const std::optional<BlamedRank> blamed = blamed_rank(line.text)) blamed_ = blamed;

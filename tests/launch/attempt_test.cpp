@@ -85,6 +85,23 @@ TEST(Attempt, KnowsTheRankThatMpirunBlames) {
   EXPECT_EQ(news.lines[1].rank, -1);
 }
 
+// mpirun blames a rank that it has ended itself.
+TEST(Attempt, TakesNoAnswerToASignalForAnError) {
+  RankSocket socket;
+  LocalAttempt attempt(
+      shell("echo '[1,0]<stderr>:ashlar: rank 0 and rank 1 do not call the same'\n"
+            "echo '[1,1]<stderr>:ashlar: TERM: saves and stops after this step, in about 1 s; "
+            "again: without saving'\n"
+            "echo 'mpirun noticed that process rank 1 with PID 0 on node n exited'\n"
+            "exit 30",
+            StarterKind::kMpirun),
+      socket);
+  const Attempt::News news = follow(attempt);
+  ASSERT_TRUE(news.ended);
+  EXPECT_EQ(news.ended->text, "rank 0 and rank 1 do not call the same");
+  EXPECT_EQ(classify(std::span(&*news.ended, 1)).fault, FaultClass::kMismatch);
+}
+
 TEST(Attempt, NamesTheRankWhoseBitsAreWrong) {
   struct Case {
     std::string error;
