@@ -88,7 +88,7 @@ start_controller() {
 
 start_slurmd() {  # of a node that has its namespace
   local node=$1
-  mkdir -p "$dir/spool-$node" "$dir/nodes/$node"
+  mkdir -p "$dir/spool-$node"
   setsid nsenter --net="/run/netns/$node" unshare -m -u sh -c \
     "hostname $node; mount --bind '$dir/nodes/$node' '$dir/cli'; exec slurmd -D -f '$dir/slurm.conf' -N $node" \
     </dev/null >>"$dir/log/slurmd-$node" 2>&1 &
@@ -96,7 +96,9 @@ start_slurmd() {  # of a node that has its namespace
 
 start_node() {
   local i=$1 node=v$1
+  mkdir -p "$dir/nodes/$node"  # by which `stop` knows the node
   ip netns add "$node"
+  ip link del "link-$node" 2>/dev/null || true  # of a cluster that was stopped a moment ago
   ip link add "link-$node" type veth peer name eth0 netns "$node"
   ip link set "link-$node" master "$bridge" up
   nsenter --net="/run/netns/$node" sh -c \
