@@ -81,7 +81,7 @@ function(ashlar_module NAME)
     endforeach()
     list(JOIN ARG_LONG_TESTS ":" LONG)
     gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. TEST_FILTER "${ONE_BY_ONE}${LONG}"
-                         PROPERTIES LABELS fast TIMEOUT 120 DISCOVERY_TIMEOUT 60)
+                         PROPERTIES LABELS fast TIMEOUT 240 DISCOVERY_TIMEOUT 60)
     if(LONG)
       gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. TEST_FILTER "${LONG}"
                            PROPERTIES LABELS long TIMEOUT 300 DISCOVERY_TIMEOUT 60)
