@@ -136,8 +136,10 @@ Steps read_steps(const fs::path& run_directory) {
     const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
     EXPECT_FALSE(row.is_discarded()) << "no JSON: " << line;
     if (row.is_discarded() || row.contains("event") || !row.contains("samples")) continue;
+    // A model without experts has no load_entropy.
+    const auto text = [&](const char* key) { return row.contains(key) ? row[key].dump() : ""; };
     steps[row["step"].get<int64_t>()].push_back(
-        {row["loss"].dump(), row["gradient_norm"].dump(), row["load_entropy"].dump()});
+        {text("loss"), text("gradient_norm"), text("load_entropy")});
   }
   return steps;
 }
