@@ -37,7 +37,7 @@ class Quarantine {
   // Leaves a node out at once, for what was found about it.  nullopt: too many are left out lately.
   std::optional<Verdict> leave_out(const std::string& node, const std::string& cause,
                                    const std::string& evidence, int num_nodes, double now_s);
-  // Whether no more nodes are left out for now, as so many were lately.
+  // Whether too many nodes were left out lately for another one to be left out now.
   bool is_full(int num_nodes, double now_s) const;
   bool holds(const std::string& node, double now_s) const;
   // Whether it is held for a fault of the machine itself, so that it is not even used if nodes are

@@ -288,7 +288,7 @@ void Lease::check() {
                  "{} was taken over by {}: the launch has started attempt {} in place of attempt "
                  "{}, to which this process belongs",
                  root_, other, holder->attempt, me_.attempt);
-  // Nobody else takes over from one that renews its lease.
+  // A process that renews its lease is replaced by nobody else.
   const std::string gone = missing();
   const bool renews = options_.now() - renewed_s_ < me_.expiry_s();
   ASHLAR_REQUIRE(gone.empty() || !renews || !holder, kConfig,
