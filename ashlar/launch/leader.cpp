@@ -18,7 +18,6 @@ namespace ashlar::launch {
 namespace {
 
 constexpr double kRenewEvery_s = 1, kRecent_s = 60;
-constexpr double kAbsent_s = 2;  // between two turns: this process did not run
 
 Quarantine read_quarantine(FileSystem& files, const std::string& path, Log& log) {
   if (!files.stat(path)) return {};
@@ -76,32 +75,33 @@ Leader::Leader(const FleetSpec& spec, FileSystem& files, Log& log)
       tenure_(spec.epoch),
       star_(control::Listener(control::Reach::kNetwork, spec.interface_name),
             epochs_.key_of(spec.epoch, spec.job)),
-      quarantine_(read_quarantine(files, join(spec.directory, "quarantine.json"), log)),
       attempt_(next_attempt(files, join(spec.directory, "ranks")) - 1),
-      placement_(rules_of(spec, attempt_ > 0), now_s()),
+      decisions_(rules_of(spec, attempt_ > 0),
+                 read_quarantine(files, join(spec.directory, "quarantine.json"), log), attempt_,
+                 {now_s(), unix_now_s()}),
       now_(now_s()),
       written_s_(now_) {
-  order_.fence = attempt_;  // of earlier leaders
   epochs_.beat(spec.epoch);
   epochs_.publish(spec.epoch, star_.address());
   log_.info("leads the launch, epoch {}", spec.epoch);
 }
 
+void Leader::pass(double now) {
+  now_ = now;
+  decisions_.pass({now, unix_now_s()});
+}
+
 bool Leader::lead(double now) {
-  // While this process did not run, as when the shared file system stood, nobody could be heard.
-  if (const double absent_s = now - std::exchange(now_, now); absent_s > kAbsent_s)
-    for (auto& [number, agent] : agents_) agent.heard_s += absent_s;
+  pass(now);
   star_.serve(kReportFrame, [&](int number, auto body) { take_report(number, body); });
   if (now - renewed_s_ >= kRenewEvery_s) {
     renewed_s_ = now;
     renew();
     give_orders();
   }
-  const auto heard_within = [&](double seconds) {
-    return int(std::ranges::count_if(
-        agents_, [&](const auto& agent) { return now - agent.second.heard_s < seconds; }));
-  };
-  return tenure_.holds({newest_, written_s_, heard_within(kLost_s), heard_within(kRecent_s)}, now);
+  return tenure_.holds({newest_, written_s_, decisions_.num_heard(FleetDecisions::kLost_s),
+                        decisions_.num_heard(kRecent_s)},
+                       now);
 }
 
 // A failure is tried again each second; Tenure says for how long that may go on.
@@ -117,9 +117,9 @@ void Leader::renew() {
 
 void Leader::take_report(int number, std::span<const std::byte> body) {
   Agent& agent = agents_[number];
-  if (!is_heard(agent)) renewed_s_ = 0;  // it gets its orders at once
   agent.report = parse_report(body);
-  agent.heard_s = now_;
+  if (!decisions_.is_heard(number)) renewed_s_ = 0;  // it gets its orders at once
+  decisions_.hear(number, agent.report);
   for (auto& [rank, page] : agent.report.pages) move_to_here(agent, page);
   std::set<int> living;
   for (const AgentReport::Rank& rank : agent.report.ranks) {
@@ -133,16 +133,15 @@ void Leader::take_report(int number, std::span<const std::byte> body) {
           {EvidenceKind::kGone, rank, 0,
            fmt::format("the process of rank {} on {} is gone", rank, agent.report.node)});
   agent.living = std::move(living);
-  if (const auto failure = placement_.take(agent.report.node, agent.report.check, now_))
-    note(*failure);
 }
 
 void Leader::give_orders() {
   AgentOrder order = order_;
+  order.fence = decisions_.fence();
   for (const auto& [number, agent] : agents_) {
-    order.check = placement_.check_of(agent.report.node);
+    order.check = decisions_.check_of(agent.report.node);
     star_.send(number, kOrderFrame, to_bytes(order));
-    if (is_heard(agent)) ++order.place;
+    if (decisions_.is_heard(number)) ++order.place;
   }
   star_.serve(kReportFrame, [&](int number, auto body) { take_report(number, body); });
 }
@@ -160,28 +159,12 @@ bool Leader::asked_to_stop() const {
                              [](const auto& agent) { return agent.second.report.asked_to_stop; });
 }
 
-// Lists the nodes whose agents are heard, and on which the starter can start ranks.
-std::vector<NodeView> Leader::views() const {
-  std::vector<NodeView> nodes;
-  for (const auto& [number, agent] : agents_) {
-    if (!is_heard(agent)) continue;
-    const std::string& node = agent.report.node;
-    if (startable_ && std::ranges::find(*startable_, node) == startable_->end()) continue;
-    const bool held = quarantine_.holds(node, unix_now_s());
-    nodes.push_back({.name = node,
-                     .ready = agent.report.fenced >= order_.fence,
-                     .held = held,
-                     .broken = held && quarantine_.is_broken(node, unix_now_s())});
-  }
-  return nodes;
-}
-
-// From time to time: the process that finds them is at work.
+// Reads them from time to time, while the process that finds them is at work.
 void Leader::read_layouts() {
   constexpr double kReadEvery_s = 5;
   if (spec_.layouts.empty() || now_ - layouts_read_s_ < kReadEvery_s) return;
   layouts_read_s_ = now_;
-  placement_.know(
+  decisions_.know(
       launch::read_layouts(files_, join(spec_.directory, "layouts.json"), spec_.layouts));
 }
 
@@ -189,34 +172,30 @@ void Leader::ask_starter() {
   constexpr double kAskEvery_s = 10;  // it may take seconds, in which no agent is heard
   if (!spec_.startable || now_ - starter_asked_s_ < kAskEvery_s) return;
   starter_asked_s_ = now_;
-  startable_ = spec_.startable();
+  decisions_.know_startable(spec_.startable());
 }
 
 std::string Leader::missing(double now) {
-  now_ = now;
+  pass(now);
   read_layouts();
   ask_starter();
-  next_ = placement_.decide(views(), now);
-  for (const NodePlacement::Failure& slow : placement_.take_slow()) note(slow);
-  if (next_.asks) give_orders();
-  return next_.missing;
+  const NodePlacement::Decision& next = decisions_.decide();
+  if (next.asks) give_orders();
+  return next.missing;
 }
 
 std::unique_ptr<Attempt> Leader::start(const AttemptCommand& command, int attempt,
                                        RankSocket& socket) {
   ASHLAR_REQUIRE(is_newest(), kLaunch, "another launcher leads the run");
-  ASHLAR_REQUIRE(next_.missing.empty() && !next_.nodes.empty(), kLaunch,
-                 "too few nodes are ready for attempt {}", attempt);
-  placement_.start(std::exchange(next_, {.missing = "nothing is decided"}));
-  const std::vector<std::string>& nodes = placement_.nodes();
-  const std::optional<LaunchLayout>& fewer = placement_.layout();
+  decisions_.start(attempt);
+  const std::vector<std::string>& nodes = decisions_.nodes();
+  const std::optional<LaunchLayout>& fewer = decisions_.layout();
   files_.make_directories(fmt::format("{}/ranks/{}", spec_.directory, attempt));
   attempt_ = attempt;
   ranks_.clear();
   gone_.clear();
   for (auto& [number, agent] : agents_) agent.living.clear();
   starter_asked_s_ = 0;  // before the next start
-  told_lost_ = false;
   order_.stop = 0;
   AttemptCommand whole = command;
   whole.starter = spec_.kind;
@@ -230,21 +209,9 @@ std::unique_ptr<Attempt> Leader::start(const AttemptCommand& command, int attemp
   return std::make_unique<FleetAttempt>(*this, whole, socket);
 }
 
-bool Leader::is_in_attempt(const Agent& agent) const {
-  return std::ranges::binary_search(placement_.nodes(), agent.report.node);
-}
-
-// Adds the ranks that have ended, as the agents see it, and the nodes that are lost.
+// Adds the ranks that have ended, as the agents see it, and the loss of a node.
 void Leader::take_news(Attempt::News& news) {
-  for (const auto& [number, agent] : agents_) {
-    if (!is_in_attempt(agent)) continue;
-    if (!is_heard(agent)) placement_.suspect(agent.report.node);
-    if (!is_heard(agent) && !std::exchange(told_lost_, true))
-      news.gone.insert(news.gone.begin(),
-                       {EvidenceKind::kNodeLost, -1, 0,
-                        fmt::format("node {} is lost: no word of its agent for {:.0f} s",
-                                    agent.report.node, now_ - agent.heard_s)});
-  }
+  if (auto lost = decisions_.take_loss()) news.gone.insert(news.gone.begin(), std::move(*lost));
   for (Evidence& gone : gone_) news.gone.push_back(std::move(gone));
   gone_.clear();
 }
@@ -263,7 +230,7 @@ Watch::Sight Leader::look(Watch& watch, double now) {
       else
         finds.suspended = {EvidenceKind::kSuspended, rank.rank, 0, rank.trouble};
     }
-    if (is_in_attempt(agent)) finds.bytes += agent.report.bytes;
+    if (decisions_.runs_on(agent.report.node)) finds.bytes += agent.report.bytes;
   }
   return watch.judge(std::move(finds), now);
 }
@@ -291,16 +258,8 @@ void Leader::ask_ranks_to_stop() {
 }
 
 bool Leader::ranks_are_gone() {
-  constexpr double kFencePatience_s = 30;  // then that node is left out, and the lease is the fence
-  if (order_.fence < attempt_) {
-    order_.fence = attempt_;
-    fence_s_ = now_;
-    give_orders();
-  }
-  return std::ranges::all_of(agents_, [&](const auto& agent) {
-    return !is_in_attempt(agent.second) || !is_heard(agent.second) ||
-           agent.second.report.fenced >= attempt_ || now_ - fence_s_ > kFencePatience_s;
-  });
+  if (decisions_.begin_fence()) give_orders();
+  return decisions_.is_fenced();
 }
 
 std::string Leader::node_of(int rank) const {
@@ -308,48 +267,17 @@ std::string Leader::node_of(int rank) const {
   return known == ranks_.end() ? "" : known->second;
 }
 
-bool Leader::hears(int agent) const {
-  const auto known = agents_.find(agent);
-  return known != agents_.end() && is_heard(known->second);
-}
-
 void Leader::judge(const Cause& cause, double now) {
-  now_ = now;
-  const std::string node = node_of(cause.rank);
-  if (!node.empty()) placement_.suspect(node);
-  note(quarantine_.count(node, cause, int(agents_.size()), unix_now_s()));
-}
-
-void Leader::note(const std::optional<Quarantine::Verdict>& verdict) {
-  if (!verdict) return;
-  save_quarantine();
-  const double hours = (verdict->until_s - unix_now_s()) / 3600;
-  const std::string term = verdict->until_s > 0 ? fmt::format("for {:.0f} h", hours) : "for good";
-  notes_.push_back(fmt::format(
-      "node {0} is in quarantine {1}: {2}: {3} (scontrol update nodename={0} state=drain "
-      "reason='{2}')",
-      verdict->node, term, verdict->cause, verdict->evidence));
-}
-
-void Leader::note(const NodePlacement::Failure& failure) {
-  if (!failure.broken && quarantine_.holds(failure.node, unix_now_s())) return;  // as known
-  const char* cause = failure.broken ? name_of(FaultClass::kHardware) : "slow";
-  const auto verdict = quarantine_.leave_out(failure.node, cause, failure.evidence,
-                                             int(agents_.size()), unix_now_s());
-  note(verdict);
-  if (!verdict)
-    notes_.push_back(fmt::format("node {}: {}; too many nodes are in quarantine lately for it",
-                                 failure.node, failure.evidence));
+  pass(now);
+  decisions_.judge(cause, node_of(cause.rank));
 }
 
 std::optional<NodePlacement::Move> Leader::move(int slow_rank, double share, double now) {
-  now_ = now;
+  pass(now);
   read_layouts();
-  placement_.check_spares(views(), now);
-  const auto look = [&]() -> std::optional<NodePlacement::Move> {
-    if (slow_rank < 0) return placement_.grow(views(), now);
-    if (quarantine_.is_full(int(agents_.size()), unix_now_s())) return std::nullopt;
-    return placement_.leave(node_of(slow_rank), share, views(), now);
+  decisions_.check_spares();
+  const auto look = [&] {
+    return slow_rank < 0 ? decisions_.grow() : decisions_.leave(node_of(slow_rank), share);
   };
   if (!look()) return std::nullopt;
   ask_starter();  // Slurm may have taken that node out of the job
@@ -357,13 +285,19 @@ std::optional<NodePlacement::Move> Leader::move(int slow_rank, double share, dou
 }
 
 void Leader::leave_out(const NodePlacement::Move& move) {
-  if (!move.from_node.empty()) note(NodePlacement::Failure{move.from_node, move.text});
+  decisions_.leave_out(move);
+}
+
+std::vector<std::string> Leader::take_notes() {
+  std::vector<std::string> notes = decisions_.take_notes();
+  if (!notes.empty()) save_quarantine();
+  return notes;
 }
 
 void Leader::save_quarantine() {
   try {
     write_text(files_, join(spec_.directory, "quarantine.json"),
-               one_line(quarantine_.to_json()) + "\n");
+               one_line(decisions_.quarantine().to_json()) + "\n");
   } catch (const Error& error) {
     log_.warn("the quarantine is not kept for later leaders: {}", error.what());
   }
@@ -394,7 +328,7 @@ bool Leader::is_newest() {
 int64_t Leader::memory_kills() const {
   int64_t kills = 0;
   for (const auto& [number, agent] : agents_)
-    if (is_in_attempt(agent)) kills += agent.report.memory_kills;
+    if (decisions_.runs_on(agent.report.node)) kills += agent.report.memory_kills;
   return kills;
 }
 

@@ -1,5 +1,6 @@
 // The leader of a launch on several machines: the Fleet of the Launcher, made of agents that are
-// linked to this process (agent_star.h) and say what their ranks do (agent_messages.h).
+// linked to this process (agent_star.h) and say what their ranks do (agent_messages.h).  It gives
+// what it hears to FleetDecisions, and carries out what they decide.
 //
 // It starts every attempt by one program (srun, mpirun), as a LocalAttempt whose ranks are
 // elsewhere.  An attempt is fenced when that program has ended and every agent that is heard says
@@ -21,8 +22,7 @@
 #include "ashlar/launch/agent_star.h"
 #include "ashlar/launch/epochs.h"
 #include "ashlar/launch/fleet.h"
-#include "ashlar/launch/node_choice.h"
-#include "ashlar/launch/node_placement.h"
+#include "ashlar/launch/fleet_decisions.h"
 
 namespace ashlar::launch {
 
@@ -46,7 +46,6 @@ struct FleetSpec {
 
 class Leader : public Fleet {
  public:
-  static constexpr double kLost_s = 5;  // without a report, after which a node is lost
   Leader(const FleetSpec& spec, FileSystem& files, Log& log);
 
   int64_t epoch() const override { return spec_.epoch; }
@@ -56,11 +55,11 @@ class Leader : public Fleet {
   std::string missing(double now) override;
   std::unique_ptr<Attempt> start(const AttemptCommand& command, int attempt,
                                  RankSocket& socket) override;
-  const std::optional<LaunchLayout>& fewer_nodes() const override { return placement_.layout(); }
+  const std::optional<LaunchLayout>& fewer_nodes() const override { return decisions_.layout(); }
   void judge(const Cause& cause, double now) override;
   std::optional<NodePlacement::Move> move(int slow_rank, double share, double now) override;
   void leave_out(const NodePlacement::Move& move) override;
-  std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
+  std::vector<std::string> take_notes() override;
   bool is_newest() override;
   void end(int exit_code) override;
 
@@ -71,7 +70,7 @@ class Leader : public Fleet {
   bool ranks_are_gone();
   std::string node_of(int rank) const;
   int64_t memory_kills() const;
-  bool hears(int agent) const;  // by its number
+  bool hears(int agent) const { return decisions_.is_heard(agent); }  // by its number
 
  private:
   // A page stands still on its agent's clock, and so must it here: its offset changes only with it.
@@ -80,20 +79,15 @@ class Leader : public Fleet {
   };
   struct Agent {
     AgentReport report;
-    double heard_s = 0;
     std::map<int, SeenPage> seen = {};
     std::set<int> living = {};  // ranks of the attempt that runs, as it last reported
   };
-  bool is_heard(const Agent& agent) const { return now_ - agent.heard_s < kLost_s; }
-  bool is_in_attempt(const Agent& agent) const;
+  void pass(double now);
   void take_report(int number, std::span<const std::byte> body);
   void give_orders();
   void renew();
-  std::vector<NodeView> views() const;
   void read_layouts();
   void ask_starter();
-  void note(const std::optional<Quarantine::Verdict>& verdict);
-  void note(const NodePlacement::Failure& failure);
   static void move_to_here(Agent& agent, PulsePage& page);
   void save_quarantine();
 
@@ -103,20 +97,15 @@ class Leader : public Fleet {
   EpochFiles epochs_;
   Tenure tenure_;
   AgentStar star_;
-  Quarantine quarantine_;
   int attempt_ = 0;  // that runs, or ran last
-  NodePlacement placement_;
-  NodePlacement::Decision next_;  // attempt
+  FleetDecisions decisions_;
   double layouts_read_s_ = 0, starter_asked_s_ = 0;
-  std::optional<std::vector<std::string>> startable_;  // nodes; nullopt: unknown
-  std::vector<std::string> notes_;
   std::map<int, Agent> agents_;
   AgentOrder order_;
-  double now_ = 0, renewed_s_ = 0, written_s_ = 0, fence_s_ = 0;
+  double now_ = 0, renewed_s_ = 0, written_s_ = 0;
   int64_t newest_ = 0;                // epoch
   std::map<int, std::string> ranks_;  // of that attempt that have joined, with their nodes
   std::vector<Evidence> gone_;        // of these, that have ended since the last news
-  bool told_lost_ = false;            // that attempt has lost a node
 };
 
 }  // namespace ashlar::launch

@@ -78,6 +78,16 @@ std::optional<NodePlacement::Failure> NodePlacement::take(const std::string& nod
   return Failure{node, result.evidence, true};
 }
 
+void NodePlacement::find_again(const std::string& node, double now) {
+  suspect(node);
+  checks_[node].asked_s = now;
+}
+
+void NodePlacement::skip(double seconds) {
+  since_s_ += seconds;
+  for (auto& [node, check] : checks_) check.asked_s += seconds;
+}
+
 // Fit nodes, and behind them those that do if there are too few.
 std::vector<std::string> NodePlacement::fit_nodes(std::span<const NodeView> nodes,
                                                   double now) const {

@@ -74,6 +74,10 @@ class NodePlacement {
   // Nodes that were found slow since the last call.
   std::vector<Failure> take_slow() { return std::exchange(slow_, {}); }
   void suspect(const std::string& node) { checks_[node].suspect = true; }
+  // Its agent was not heard for a while: it may not have had the order of a check.
+  void find_again(const std::string& node, double now);
+  // The leader did not run for so long, in which nobody could come or answer.
+  void skip(double seconds);
 
   // A move by which steps take this share less time; nullopt: there is none.
   struct Move {
@@ -86,6 +90,7 @@ class NodePlacement {
                             std::span<const NodeView> nodes, double now) const;
 
   const std::vector<std::string>& nodes() const { return nodes_; }  // of the last attempt
+  bool runs_on(const std::string& node) const;                      // likewise
   const std::optional<LaunchLayout>& layout() const { return layout_; }
 
  private:
@@ -103,7 +108,6 @@ class NodePlacement {
   bool has_passed(const std::string& node, double now) const;
   bool has_failed(const std::string& node, Check::Result how, double now) const;
   bool is_out(const std::string& node, double now) const;
-  bool runs_on(const std::string& node) const;
   void begin_check(const std::string& node, double now);
   bool judge_rates(const std::vector<std::string>& chosen, double now);
   std::vector<std::string> fit_nodes(std::span<const NodeView> nodes, double now) const;
