@@ -59,9 +59,9 @@ const Key* find_key(std::string_view name) {
 }
 
 bool is_section(const std::string& name) {
-  for (const Key& key : recipe_keys())
-    if (key.name.starts_with(name + ".")) return true;
-  return false;
+  const std::string prefix = name + ".";
+  return std::ranges::any_of(recipe_keys(),
+                             [&](const Key& key) { return key.name.starts_with(prefix); });
 }
 
 std::string section_of(std::string_view name) {
