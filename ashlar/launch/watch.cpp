@@ -63,6 +63,16 @@ std::optional<ProcessStatus> status_of(pid_t pid) {
   return std::nullopt;
 }
 
+// The ranks that hold up the run if their threads find no CPU: those that others wait for, or that
+// work.  One that polls for an operation to which all have come runs seldom, but often enough.
+std::vector<int> holding_ranks(const std::map<int, PulsePage>& pages) {
+  std::vector<int> ranks = find_hang(pages).ranks;
+  if (!ranks.empty()) return ranks;
+  for (const auto& [rank, page] : pages)
+    if (page.waits_for < 0) ranks.push_back(rank);
+  return ranks;
+}
+
 }  // namespace
 
 bool is_at_files(PulsePlace place) {
@@ -241,14 +251,13 @@ int64_t Watch::last_sign_ns(const Finds& finds) {
   return sign_ns;
 }
 
-// How long the thread that waited longest for a CPU has done so since the first call in a silence:
-// a thread of the ranks for which others wait, if there are any.
-double Watch::starved_s(const std::map<int, PulsePage>& pages) {
-  const auto works = [](const auto& page) { return page.second.waits_for < 0; };
-  const bool any_works = std::ranges::any_of(pages, works);
+// How long the thread that waited longest for a CPU has done so since the first call in a silence.
+double Watch::starved_s() {
+  const std::map<int, PulsePage> pages = whole_pages();
   int64_t most_ns = 0;
-  for (const auto& [rank, page] : pages) {
-    if ((any_works && page.waits_for >= 0) || !is_alive(page)) continue;
+  for (const int rank : holding_ranks(pages)) {
+    const PulsePage& page = pages.at(rank);
+    if (!is_alive(page)) continue;
     QueueTimes now = queue_times_(page.process);
     const auto [before, first] = queued_.try_emplace(rank, now);
     if (first) continue;
@@ -286,7 +295,7 @@ std::optional<Evidence> Watch::find_silence(const Finds& finds, double now) {
   const double limit_s = limit_.limit_s(place, stepped);
   const bool asks = silence_s >= limit_s || (queued_.empty() && silence_s >= kAskShare * limit_s);
   if (!asks) return std::nullopt;
-  const double starved = finds.local ? starved_s(finds.pages) : 0;
+  const double starved = finds.local ? starved_s() : 0;
   if (silence_s - (silence_s < kMost_s ? starved : 0) < limit_s) return std::nullopt;
   return describe_silence(finds, now_ns);
 }

@@ -13,7 +13,7 @@
 //            on while a thread of it hangs; and the limit is 300 s.
 // Starved    the time that a thread of a rank had to wait for a CPU during a silence, after a tenth
 //            of its limit, does not count (/proc/PID/task/TID/schedstat), until the silence takes
-//            300 s; ranks that wait for others starve nobody.
+//            300 s; a rank that polls for others does not starve.
 // No pages   as with a full /dev/shm, or another user's directory there: lines count instead.
 // A limit of 300 s is launch.hang_s if that is more.  A launcher that was suspended itself watches
 // anew from then on.
@@ -91,7 +91,7 @@ class Watch {
   int64_t last_sign_ns(const Finds& finds);
   std::optional<Evidence> find_silence(const Finds& finds, double now);
   Evidence describe_silence(const Finds& finds, int64_t now_ns) const;
-  double starved_s(const std::map<int, PulsePage>& pages);
+  double starved_s();
 
   const std::string run_directory_;
   Log& log_;

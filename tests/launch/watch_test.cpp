@@ -103,6 +103,38 @@ TEST(Watch, NamesARankThatOthersStarveFor) {
   EXPECT_LE(calls, 2) << "early in the silence and at its limit, for the rank that others wait for";
 }
 
+// Rank 1 polls for rank 0, whose thread is held: in the operation before, which rank 1 has ended,
+// or in the one to which both have come.  That threads wait for a CPU all the time does not count.
+TEST(Watch, NamesAHangInAnOperationThoughTheMachineIsBusy) {
+  for (const bool ended : {true, false}) {
+    const TemporaryDirectory run;
+    PulseWriter zero(run.path(), {0, 2}), one(run.path(), {1, 2});
+    for (PulseWriter* rank : {&zero, &one}) {
+      rank->set_step(3);
+      rank->step_ended(4);
+      rank->add_group(1, "dp", 2);
+      rank->enter(PulsePlace::kBackward, 12, 0);
+      const PulsePost loads{.group = 0, .number = 285, .op = "all_reduce", .label = "loads"};
+      const int64_t entry = rank->post(loads);
+      rank->waits_for(entry);
+      if (rank == &zero || !ended) continue;
+      rank->ended(entry);
+      rank->waits_for(rank->post({.group = 0, .number = 286, .op = "all_reduce", .label = "norm"}));
+    }
+    Log log([](std::string_view) {});
+    int64_t queued_ns = 0;
+    Watch watch(run.path(), 0.05, log, 0, [&](int64_t) -> QueueTimes {
+      return {{1, queued_ns += 1'000'000'000}};
+    });
+    watch.begin(0);
+    Watch::Sight sight;
+    for (const auto begin = Clock::now(); !sight.fault && seconds_since(begin) < 5;)
+      sight = watch.look({{0, getpid()}, {1, getpid()}}, 0);
+    ASSERT_TRUE(sight.fault);
+    EXPECT_EQ(sight.fault->kind, EvidenceKind::kStuck);
+  }
+}
+
 TEST(Watch, ReadsTheQueueTimesOfThisProcess) {
   const QueueTimes times = queue_times_of(getpid());
   if (times.empty()) GTEST_SKIP() << "the kernel has no schedstat";
