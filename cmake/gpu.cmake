@@ -163,6 +163,9 @@ foreach(WINDOW ${WINDOWS})
   add_test(NAME gpu.window.${WINDOW} COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu_window/run ${WINDOW})
   set_tests_properties(gpu.window.${WINDOW} PROPERTIES LABELS fast TIMEOUT 300 ENVIRONMENT BUILD=${PROJECT_BINARY_DIR})
 endforeach()
+if(TARGET gpu_32_tool)  # its tests run in gpu.32, too
+  set_tests_properties(gpu.window.correctness PROPERTIES LABELS long)
+endif()
 
 add_test(NAME gpu.sources COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_gpu.sh)
 foreach(ARCHITECTURE sm_80 sm_90a gfx90a gfx942)
