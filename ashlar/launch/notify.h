@@ -4,7 +4,7 @@
 // A process of its own starts the programs one after the other, and ends one that takes longer
 // than kPatience_s.  It is no child of the launcher, which fences its children, and outlives it
 // until the last event is told.  Nothing is interpreted by a shell.  What a program prints is
-// dropped, and how it ends changes nothing.
+// dropped.  The first one that fails, or is ended, is reported with the next event.
 #pragma once
 
 #include <string>
@@ -32,6 +32,7 @@ class Notifier {
 
  private:
   Log& log_;
+  std::string program_;
   int lines_ = -1;  // socket
 };
 

@@ -1,6 +1,6 @@
 #include "ashlar/launch/notify.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <fstream>
 #include <sstream>
@@ -31,9 +31,8 @@ TEST(Notifier, StartsTheProgramForEveryEventEvenAfterItsEnd) {
   std::vector<std::string> warnings;
   Log log([&](std::string_view line) { warnings.emplace_back(line); });
   {
-    Notifier notifier({"sh", "-c", R"(cat >> "$0"; echo "$1" >> "$0"; kill -9 $$)", root / "told",
-                       "$(exit); it's"},
-                      log);
+    Notifier notifier(
+        {"sh", "-c", R"(cat >> "$0"; echo "$1" >> "$0")", root / "told", "$(exit); it's"}, log);
     notifier.tell("{\"event\":\"start\"}\n");
     notifier.tell("{\"event\":\"stop\"}\n");
   }
@@ -52,6 +51,26 @@ TEST(Notifier, EndsAProgramThatTakesTooLong) {
   notifier.tell("1\n");
   notifier.tell("2\n");
   await_text(root / "told", "2\n");
+}
+
+// Once, with an event that follows.
+TEST(Notifier, WarnsOfAProgramThatFails) {
+  const auto warning_of = [](const std::vector<std::string>& words, double patience_s) {
+    std::vector<std::string> warnings;
+    Log log([&](std::string_view line) { warnings.emplace_back(line); });
+    Notifier notifier(words, log, patience_s);
+    for (int i = 0; i < 500 && warnings.empty(); ++i) {
+      notifier.tell("{}\n");
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return warnings.empty() ? "" : warnings[0];
+  };
+  EXPECT_THAT(warning_of({"no-such-program"}, 10),
+              testing::HasSubstr("launch.notify: no-such-program cannot be started"));
+  EXPECT_THAT(warning_of({"sh", "-c", "exit 22"}, 10),
+              testing::HasSubstr("launch.notify: sh ended with exit code 22"));
+  EXPECT_THAT(warning_of({"sleep", "1000"}, 0.05),
+              testing::HasSubstr("launch.notify: sleep was ended by signal 9"));
 }
 
 TEST(Notifier, DropsWhatNobodyTakes) {
