@@ -108,7 +108,8 @@ void read_launch(FileSystem& files, const std::string& run_directory, RunFacts& 
     facts.launch_action = status_word(row, "action");
     if (const double attempt = status_number(row, "attempt"); attempt >= 0)
       facts.launch_attempt = int64_t(attempt);
-    if (row.contains("goodput")) facts.launch_goodput = row["goodput"].dump();
+    // A launcher's end has it; what follows is of a later launcher.
+    facts.launch_goodput = row.contains("goodput") ? row["goodput"].dump() : "";
     add_event(row, line, events);
   }
   // A launcher's events say more than those of the ranks.

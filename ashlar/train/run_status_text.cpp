@@ -135,11 +135,13 @@ std::string member_text(const std::string& key, const Ordered& value) {
   if (value.is_number_float()) return fmt::format("{} {:.3g}", key, value.get<double>());
   if (value.is_primitive() && !value.is_null()) return fmt::format("{} {}", key, value.dump());
   if (!value.is_array()) return "";
-  std::string texts;  // of evidence
-  for (const Ordered& each : value)
-    if (each.is_object() && each.contains("text") && each["text"].is_string())
-      texts += (texts.empty() ? "" : "; ") + each["text"].get<std::string>();
-  return texts;
+  std::string ends, others;  // of evidence: that processes are gone says less than anything else
+  for (const Ordered& each : value) {
+    if (!each.is_object() || !each.contains("text") || !each["text"].is_string()) continue;
+    std::string& texts = each.value("kind", Ordered()) == "gone" ? ends : others;
+    texts += (texts.empty() ? "" : "; ") + each["text"].get<std::string>();
+  }
+  return others.empty() ? ends : others;
 }
 
 // "10:20:30 attempt 1: fault, killed, confidence 0.7, rank 1, process 42 of rank 1 is gone".

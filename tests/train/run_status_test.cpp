@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/json.h"
@@ -145,12 +146,15 @@ TEST(RunStatus, ALaterStartCountsMoreThanALaunch) {
 TEST(RunStatus, TextTellsEventsAndGoodputInWords) {
   RunFacts facts = living_facts();
   facts.events = {R"({"v":1,"mono":2.5,"attempt":1,"event":"fault","class":"killed","rank":1,)"
-                  R"("detect_s":0.279,"evidence":[{"kind":"gone","text":"process 42 is gone"}]})"};
+                  R"("detect_s":0.279,"evidence":[{"kind":"gone","text":"process 42 is gone"}]})",
+                  R"({"event":"fault","evidence":[{"kind":"gone","text":"process 42 is gone"},)"
+                  R"({"kind":"exit","text":"no space left"}]})"};
   facts.launch_goodput = R"({"detect":1.0,"useful":3.0,"evaluate":0.0})";
   const std::string text = status_text(judge(facts));
   EXPECT_THAT(
       text, testing::HasSubstr("\nattempt 1: fault, killed, rank 1, detect_s 0.279, process 42 is "
                                "gone"));
+  EXPECT_THAT(text, testing::HasSubstr("\nfault, no space left"));
   EXPECT_THAT(text, testing::HasSubstr("\ngoodput: useful 75.0 %, detect 25.0 %\n"));
 }
 
@@ -198,6 +202,18 @@ TEST(RunStatus, OtherDirectoriesAreNoRuns) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     }
+}
+
+TEST(RunStatus, GoodputIsOfTheLastEndOnly) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  files->make_directories(root / "launch");
+  std::ofstream(root / "recipe.toml") << "";
+  std::ofstream events(root / "launch/events.jsonl");
+  events << R"({"attempt":1,"event":"stop","goodput":{"useful":3.0}})" << std::endl;
+  EXPECT_EQ(read_facts(*files, root.path()).launch_goodput, R"({"useful":3.0})");
+  events << R"({"attempt":2,"event":"start"})" << std::endl;
+  EXPECT_EQ(read_facts(*files, root.path()).launch_goodput, "");
 }
 
 // The log is written on the threads of a run that trains: what it shows at its step lines.
