@@ -59,6 +59,12 @@ std::vector<pid_t> children() {
   return found;
 }
 
+// The starter's signal if the launcher dies, by which the ranks save and stop.  mpirun passes
+// SIGUSR1 on to them; on SIGTERM it kills them at once.
+int signal_of_orphans(StarterKind starter) {
+  return starter == StarterKind::kMpirun ? SIGUSR1 : SIGTERM;
+}
+
 std::string signal_text(int number) {
   const char* name = sigdescr_np(number);
   return fmt::format("signal {} ({})", number, name ? name : "unknown");
@@ -91,7 +97,7 @@ LocalAttempt::LocalAttempt(const AttemptCommand& command, RankSocket& socket)
                  kLaunch, "starting {}: {}", command.words[0], strerror(errno));
   const pid_t launcher = getpid();
   starter_ = fork();
-  if (starter_ == 0) run_child(arguments, variables, ends[1], launcher);
+  if (starter_ == 0) run_child(arguments, variables, ends[1], launcher, signal_of_orphans(kind_));
   if (starter_ > 0) starter_fd_ = PidFd(starter_);
   const int error = errno;
   close(ends[1]);
@@ -108,10 +114,11 @@ LocalAttempt::LocalAttempt(const AttemptCommand& command, RankSocket& socket)
 
 // Runs between fork and exec: system calls only.
 void LocalAttempt::run_child(const std::vector<char*>& arguments,
-                             const std::vector<char*>& variables, int output, pid_t launcher) {
+                             const std::vector<char*>& variables, int output, pid_t launcher,
+                             int orphaned) {
   const int input = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  prctl(PR_SET_PDEATHSIG, orphaned);
   if (getppid() != launcher) _exit(kExecFailed);  // it died before that took effect
   if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 ||
       dup2(output, STDERR_FILENO) < 0)

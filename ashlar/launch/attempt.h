@@ -3,9 +3,9 @@
 //
 // A LocalAttempt knows the ranks that have told the launcher who they are.  Every rank is watched
 // by its pidfd, whoever its parent is.  The starter is a child in a process group of its own, so
-// that a terminal's Ctrl-C reaches the launcher alone, and gets SIGTERM if the launcher dies.  A
-// process has one LocalAttempt at a time, and no other children: it adopts the orphans below it,
-// and fence() ends them too.
+// that a terminal's Ctrl-C reaches the launcher alone.  If the launcher dies, the starter gets a
+// signal by which the ranks save and stop.  A process has one LocalAttempt at a time, and no other
+// children: it adopts the orphans below it, and fence() ends them too.
 #pragma once
 
 #include <poll.h>
@@ -79,7 +79,7 @@ class LocalAttempt : public Attempt {
  private:
   [[noreturn]] static void run_child(const std::vector<char*>& arguments,
                                      const std::vector<char*>& variables, int output,
-                                     pid_t launcher);
+                                     pid_t launcher, int orphaned);
   void join(const JoinedRank& rank, News& news);
   void read_output(News& news);
   void take_line(std::string_view line, News& news);

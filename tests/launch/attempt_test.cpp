@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -10,9 +11,13 @@
 
 #include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
+#include "ashlar/launch/by_hand.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar::launch {
 namespace {
+
+using ashlar::testing_support::TemporaryDirectory;
 
 AttemptCommand shell(const std::string& script, StarterKind starter = StarterKind::kThreads) {
   return {{"/bin/sh", "-c", script}, starter, {}};
@@ -181,6 +186,31 @@ TEST(Attempt, FenceLeavesNothingBehind) {
   attempt.terminate();
   fence(attempt);
   for (const OutputLine& line : news.lines) EXPECT_FALSE(lives(std::stoi(line.text)));
+}
+
+// mpirun would kill the rank at once on SIGTERM, before it can save.
+TEST(Attempt, RanksOfAKilledLauncherSave) {
+  const TemporaryDirectory root;
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    AttemptCommand command{.words = mpirun_words({}, 1), .starter = StarterKind::kMpirun};
+    command.words.insert(command.words.end(),
+                         {"sh", "-c",
+                          "trap 'sleep 0.1; touch saved; exit 27' USR1; touch trains; "
+                          "while :; do sleep 0.02; done"});
+    std::filesystem::current_path(root.path());
+    RankSocket socket;
+    LocalAttempt attempt(command, socket);
+    for (;;) attempt.wait(1);
+  }
+  const auto appears = [&](const char* name) {
+    for (int i = 0; i < 2000 && !std::filesystem::exists(root / name); ++i) usleep(10'000);
+    return std::filesystem::exists(root / name);
+  };
+  EXPECT_TRUE(appears("trains"));
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  EXPECT_TRUE(appears("saved"));
 }
 
 TEST(Attempt, HidesTheLaunchersOwnJob) {
