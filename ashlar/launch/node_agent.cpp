@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -44,9 +45,9 @@ class HeldSignals {
   ~HeldSignals() { release(); }
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
-  bool came() const {
+  int take() const {  // the number of one that has come, or -1
     const timespec none{};
-    return sigtimedwait(&signals_, nullptr, &none) > 0;
+    return sigtimedwait(&signals_, nullptr, &none);
   }
   void release() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
@@ -95,7 +96,7 @@ class NodeAgent {
       if (PidFd process(rank->pid, rank->hello.start_ticks); process)
         ranks_.push_back({*rank, std::move(process)});
     std::erase_if(ranks_, [](const Rank& rank) { return rank.process.has_ended(); });
-    asked_to_stop_ = asked_to_stop_ || signals_.came();
+    signal_ = std::max(signal_, signals_.take());
     look_at_child();
     // The shared file system may be slow; the leader that is heard says all that is to be known.
     const bool alone = epoch_ == 0 || now - heard_s_ >= kLookAfter_s;
@@ -123,15 +124,19 @@ class NodeAgent {
       if (is_replaced(rank))
         rank.process.signal(SIGKILL);
       else if (rank.joined.hello.attempt == order_.stop && !std::exchange(rank.asked_to_stop, true))
-        rank.process.signal(SIGTERM);
+        rank.process.signal(stop_signal());
   }
+
+  // Slurm may have signalled the ranks as it did this agent, and the same signal again would end
+  // them without a save (core/signals.h).
+  int stop_signal() const { return signal_ == SIGUSR1 ? SIGTERM : SIGUSR1; }
 
   // Kills the ranks of this node, of which no leader says whether they may go on.
   void lose_heart() {
     if (!ranks_.empty())
       log_.warn("no leader for {:.0f} s: the ranks of this node are killed", kForlorn_s);
     kill_all_ranks();
-    if (asked_to_stop_) result_ = int(ErrorKind::kPreempted);
+    if (signal_ > 0) result_ = int(ErrorKind::kPreempted);
   }
 
   void look_at_child() {
@@ -285,7 +290,7 @@ class NodeAgent {
   void report(double now) {
     if (!link_ || !link_->proved()) return;
     reported_s_ = now;
-    AgentReport report{.node = spec_.node, .asked_to_stop = asked_to_stop_};
+    AgentReport report{.node = spec_.node, .asked_to_stop = signal_ > 0};
     std::map<int, pid_t> pids;
     report.fenced = order_.fence;
     for (const Rank& rank : ranks_) {
@@ -331,7 +336,8 @@ class NodeAgent {
   double heard_s_, looked_s_ = 0, reported_s_ = 0, tried_s_ = 0;
   pid_t leader_ = 0;  // the child that leads; 0: none
   pid_t aside_ = 0;   // the child beside it
-  bool asked_to_stop_ = false, warned_ = false, told_ = false;
+  int signal_ = -1;   // that asks the run to stop; -1: none came
+  bool warned_ = false, told_ = false;
   int num_troubles_ = 0;  // that have ended the lead of this agent
   std::optional<int> result_;
 };

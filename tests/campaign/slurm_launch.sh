@@ -15,6 +15,7 @@
 #   kill_node     SIGKILL of every process of a node               cut_half      the links of both
 #   kill_slurmd   SIGKILL of Slurm's daemon on a node              preempted     SIGTERM: saved, and queued again
 #                 (also the launcher of a spare is killed, which makes srun end with another code)
+#   signalled     SIGTERM of all launchers and ranks by Slurm; the leader's order comes to the ranks 2 s later
 #   double_fault  SIGKILL of the launcher of a node with a rank, and of the other rank: the restart comes first
 #   by_hand       as cut_leader, in a launch without Slurm, whose mpirun enters the other nodes by a script
 #
@@ -24,7 +25,8 @@
 set -euo pipefail
 
 runs=1 steps=500 given=''
-kinds="kill_agent kill_leader kill_node kill_slurmd cut_follower cut_leader cut_half preempted by_hand double_fault"
+kinds="kill_agent kill_leader kill_node kill_slurmd cut_follower cut_leader cut_half preempted by_hand double_fault
+signalled"
 while [ $# -gt 1 ]; do
   case $1 in
     --runs) runs=$2 ;;
@@ -155,6 +157,19 @@ preempted() {
   kill -KILL "$(agent "$node")"
   run scancel --batch --signal=TERM "$job"
 }
+# As Slurm's own preemption signals a job.  The other rank waits for the one that is suspended.
+signalled() {
+  class='|preempted'
+  local rank leading
+  rank=$(pgrep -f "^$ashlar train .*train\.run_dir=$run( |\$)" | head -n 1)
+  leading=$(pgrep -P "$(agent "$leader")" -f "^$ashlar launch ")
+  kill -STOP $leading "$rank"
+  run scancel --signal=TERM "$job"
+  sleep 1.5
+  kill -CONT $leading
+  sleep 0.7
+  kill -CONT "$rank"
+}
 
 # --- a run with a fault
 
@@ -164,7 +179,7 @@ check_end() {
   local step restarts wanted=0 node
   "$ashlar" status "$run" >"$run.status" || problem "the run is not done: $(head -n 1 "$run.status")"
   [ "$kind" = by_hand ] || restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
-  [ "$kind" != preempted ] || wanted=1
+  [[ $kind != @(preempted|signalled) ]] || wanted=1
   [ "${restarts:-0}" -eq $wanted ] || problem "job $job was queued again $restarts times"
   cmp -s <(losses "$run") "$work/losses" || problem "the losses differ"
   for step in $promised; do [ -e "$run/checkpoints/$step/COMMIT" ] || problem "$step is lost"; done
