@@ -26,13 +26,8 @@ std::string slurm_variable(const char* name) {
   return value;
 }
 
-// The nodes that the job still has: Slurm takes those away whose daemon is silent, though an agent
-// lives there, and starts no step on them.
-std::optional<std::vector<std::string>> nodes_of_job(const std::string& job) {
-  const std::string command = fmt::format(
-      "scontrol show hostnames \"$(timeout 2 squeue --noheader --jobs={} --format=%N)\" "
-      "2>/dev/null",
-      job);
+// The lines that a shell command prints; nullopt: there are none, or it fails.
+std::optional<std::vector<std::string>> lines_of(const std::string& command) {
   FILE* lines = popen(command.c_str(), "re");
   if (!lines) return std::nullopt;
   std::string text;
@@ -43,9 +38,30 @@ std::optional<std::vector<std::string>> nodes_of_job(const std::string& job) {
   return split(text, '\n');
 }
 
+// The nodes that the job still has: Slurm takes those away whose daemon is silent, though an agent
+// lives there, and starts no step on them.
+std::optional<std::vector<std::string>> nodes_of_job(const std::string& job) {
+  return lines_of(fmt::format(
+      "scontrol show hostnames \"$(timeout 2 squeue --noheader --jobs={} --format=%N)\" "
+      "2>/dev/null",
+      job));
+}
+
+// Whether the node of the job's script starts processes, so that the script lives.  The agent ends
+// the leader 5 s after the run.
+bool script_lives(const std::string& job) {
+  return lines_of(
+             fmt::format("node=$(timeout 1 squeue --noheader --jobs={0} --format=%B) && "
+                         "env -i PATH=\"$PATH\" ${{SLURM_CONF:+SLURM_CONF=\"$SLURM_CONF\"}} "
+                         "timeout --signal=KILL 3 srun --jobid={0} --overlap --nodelist=\"$node\" "
+                         "--nodes=1 --ntasks=1 --mpi=none echo lives 2>/dev/null",
+                         job))
+      .has_value();
+}
+
 // The script of a job ends it; if its node is lost, nobody else does.  Does not return then.
 void end_job_without_script(Leader& leader, const std::string& job, int exit_code) {
-  if (leader.hears(kScriptAgent) || !leader.is_newest()) return;
+  if (leader.hears(kScriptAgent) || !leader.is_newest() || script_lives(job)) return;
   if (exit_code == int(ErrorKind::kPreempted))
     execlp("scontrol", "scontrol", "requeue", job.c_str(), nullptr);
   else

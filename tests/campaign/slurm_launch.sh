@@ -15,6 +15,7 @@
 #   kill_node     SIGKILL of every process of a node               cut_half      the links of both
 #   kill_slurmd   SIGKILL of Slurm's daemon on a node              preempted     SIGTERM: saved, and queued again
 #                 (also the launcher of a spare is killed, which makes srun end with another code)
+#   kill_first    SIGKILL of the launcher beside the job's script, which lives and ends the job
 #   signalled     SIGTERM of all launchers and ranks by Slurm; the leader's order comes to the ranks 2 s later
 #   double_fault  SIGKILL of the launcher of a node with a rank, and of the other rank: the restart comes first
 #   by_hand       as cut_leader, in a launch without Slurm, whose mpirun enters the other nodes by a script
@@ -26,7 +27,7 @@ set -euo pipefail
 
 runs=1 steps=500 given=''
 kinds="kill_agent kill_leader kill_node kill_slurmd cut_follower cut_leader cut_half preempted by_hand double_fault
-signalled"
+kill_first signalled"
 while [ $# -gt 1 ]; do
   case $1 in
     --runs) runs=$2 ;;
@@ -137,6 +138,7 @@ kill_agent() { class='node lost'; kill -KILL "$(agent "$victim")"; }
 kill_leader() { class='node lost'; kill -KILL "$(agent "$leader")"; }
 kill_node() { class='node lost|killed'; "$cluster" kill "$work/cluster" "$victim"; }
 kill_slurmd() { class='|node lost'; kill -KILL "$(cat "$work/cluster/state/slurmd-$victim.pid")"; }
+kill_first() { class='|node lost'; kill -KILL "$(agent v1)"; }
 cut_follower() { cut_off "$victim"; }
 cut_leader() { cut_off "$leader"; }
 by_hand() { cut_leader; }
@@ -181,6 +183,11 @@ check_end() {
   [ "$kind" = by_hand ] || restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
   [[ $kind != @(preempted|signalled) ]] || wanted=1
   [ "${restarts:-0}" -eq $wanted ] || problem "job $job was queued again $restarts times"
+  case $kind in
+    kill_node | kill_slurmd | cut_* | by_hand) ;;  # the node of the job's script may be lost
+    *) run scontrol show job "$job" | tr '\n' ' ' | grep -q 'JobState=COMPLETED .*ExitCode=0:0' ||
+      problem "job $job is not COMPLETED with 0" ;;
+  esac
   cmp -s <(losses "$run") "$work/losses" || problem "the losses differ"
   for step in $promised; do [ -e "$run/checkpoints/$step/COMMIT" ] || problem "$step is lost"; done
   "$ashlar" ckpt diff "$work/calm/checkpoints" "$run/checkpoints" >"$run.diff" 2>&1 || problem "the weights differ"
@@ -206,7 +213,7 @@ look_at_events() {
   [ -z "$lasted" ] || echo "$lasted" >>"$work/restarted"
   case $kind in
     kill_slurmd) limit=60 ;;  # Slurm's own
-    kill_leader | cut_leader | cut_half | by_hand) limit=20 ;;
+    kill_leader | kill_first | cut_leader | cut_half | by_hand) limit=20 ;;
     *) limit=6 ;;
   esac
   awk "BEGIN { exit $named > $limit }" || problem "named after $named s"
