@@ -174,6 +174,7 @@ void Launcher::end_older_ranks() {
 void Launcher::take_over() {
   const std::string lost = plan_.fleet->lost_leader();
   if (lost.empty()) return;
+  rank_log_.begin(policy_.attempt());  // which was lost
   try {
     reached_ = last_step_done(files_, join(plan_.run_directory, "metrics.jsonl"));
   } catch (const Error& error) {

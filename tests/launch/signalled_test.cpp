@@ -1,4 +1,4 @@
-// Signals that come to agents and ranks alike.
+// Signals that come to agents and ranks alike, and what a new leader writes about the lost one.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -66,6 +66,27 @@ TEST(NodeAgent, PassesAWishToStopOnByAnotherSignal) {
   kill(rank, SIGKILL);
   ASSERT_EQ(waitpid(rank, nullptr, 0), rank);
   EXPECT_EQ(read_text(*files, launch + "/came"), std::to_string(SIGUSR1));
+}
+
+TEST(Launcher, GivesTheLossOfALeaderTheNumberOfItsAttempt) {
+  const TemporaryDirectory directory;
+  const auto files = posix_files();
+  Log log([](std::string_view) {});
+  const std::string run = directory.path(), launch = join(run, "launch");
+  files->make_directories(join(launch, "ranks/3"));
+  EpochFiles epochs(*files, launch);
+  for (const int64_t epoch : {1, 2}) ASSERT_TRUE(epochs.claim(epoch, "17"));
+  Leader leader({.epoch = 2, .directory = launch, .job = "17"}, *files, log);
+  LaunchPlan plan;
+  plan.run_directory = run;
+  plan.checkpoints = join(run, "checkpoints");
+  plan.limits.wait_nodes_s = 0;
+  plan.fleet = &leader;
+  EXPECT_EQ(run_launch(plan, *files, log).exit_code, kSpentExitCode) << "it has no agents";
+  EXPECT_NE(read_text(*files, join(launch, "log")).find(" 3 launcher: fault 1: the leader of"),
+            std::string::npos);
+  const std::string events = read_text(*files, join(launch, "events.jsonl"));
+  EXPECT_NE(events.find("\"attempt\":3,\"event\":\"fault\""), std::string::npos) << events;
 }
 
 }  // namespace
