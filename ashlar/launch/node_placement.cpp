@@ -37,6 +37,13 @@ bool NodePlacement::has_failed(const std::string& node, Check::Result how, doubl
          now - known->second.done_s < kAgain_s;
 }
 
+// A slow node is known well enough until ranks run there.
+bool NodePlacement::lacks_check(const std::string& node, double now) const {
+  if (has_passed(node, now)) return false;
+  return !has_failed(node, Check::Result::kSlow, now) || checks_.at(node).suspect ||
+         checks_.at(node).ran_since;
+}
+
 bool NodePlacement::is_out(const std::string& node, double now) const {
   return has_failed(node, Check::Result::kBroken, now) ||
          has_failed(node, Check::Result::kSilent, now);
@@ -135,7 +142,7 @@ NodePlacement::Decision NodePlacement::decide(std::span<const NodeView> nodes, d
   decision.nodes = choose_nodes(fit, nodes_, wanted);
   std::vector<std::string> open;
   for (const std::string& node : decision.nodes) {
-    if (has_passed(node, now) || has_failed(node, Check::Result::kSlow, now)) continue;
+    if (!lacks_check(node, now)) continue;
     if (check_of(node).number == 0) {
       begin_check(node, now);
       decision.asks = true;

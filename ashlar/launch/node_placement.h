@@ -107,6 +107,7 @@ class NodePlacement {
   };
   bool has_passed(const std::string& node, double now) const;
   bool has_failed(const std::string& node, Check::Result how, double now) const;
+  bool lacks_check(const std::string& node, double now) const;
   bool is_out(const std::string& node, double now) const;
   void begin_check(const std::string& node, double now);
   bool judge_rates(const std::vector<std::string>& chosen, double now);

@@ -117,7 +117,11 @@ TEST(NodePlacement, TakesASlowNodeOnlyIfThereIsNoOther) {
   EXPECT_EQ(slow[0].evidence, "its copies in memory reach 0.84 of the median rate of the nodes");
   story.lose(4);
   EXPECT_EQ(story.decide().nodes, (Names{"v1", "v2", "v3"}));
-  EXPECT_EQ(story.decide().missing, "");
+  const NodePlacement::Decision decision = story.decide();
+  EXPECT_EQ(decision.missing, "");
+  story.placement.start(decision);
+  EXPECT_EQ(story.placement.decide(story.nodes, story.now).missing, "checks v1, v2, v3")
+      << "ranks have run there since";
 }
 
 TEST(NodePlacement, FailsANodeThatDoesNotAnswer) {
