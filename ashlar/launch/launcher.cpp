@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -20,6 +19,7 @@
 #include "ashlar/launch/launch_metrics.h"
 #include "ashlar/launch/moments.h"
 #include "ashlar/launch/rank_log.h"
+#include "ashlar/launch/run_moves.h"
 #include "ashlar/launch/watch.h"
 
 namespace ashlar::launch {
@@ -71,8 +71,8 @@ class Launcher {
   TimeClass class_now() const;
   void see_first_step(double now);
   void advise(double now);
-  void consider_move(double now);
-  void offer(int slow_rank, double share, double now);
+  RunMoves::Progress progress() const;
+  void move(const NodePlacement::Move& move, double now);
   void begin_move(const LaunchAction& action, double now);
   void tell_of_nodes();
   void show_metrics(double now);
@@ -107,9 +107,7 @@ class Launcher {
   double trouble_s_ = 0;              // when this attempt's end began to show; 0: it has not
   double reported_s_ = 0;             // when the last fault was named; 0: there was none
   double watched_s_ = 0, read_metrics_s_ = 0;
-  double stepped_s_ = 0, moved_s_ = 0;  // this attempt's first step; the last look for a move
-  int64_t stepped_at_ = 0;              // step that was done then
-  std::set<int> left_ranks_;            // for which a move was considered
+  std::optional<RunMoves> moves_;  // on several machines
   bool asked_ = false, fencing_ = false;
   std::optional<double> waits_since_;  // for nodes
   std::string told_missing_;           // what it said that it waits for
@@ -133,6 +131,7 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       watch_(plan.run_directory, plan.limits.hang_s, log, plan.step_s),
       goodput_(now_s()),
       metrics_(files, join(plan.run_directory, "metrics.jsonl")) {
+  if (plan.fleet) moves_.emplace(*plan.fleet);
   if (plan.metrics.empty()) return;
   server_.emplace(plan.metrics);
   log_.info("numbers for Prometheus: /metrics at port {}", server_->port());
@@ -265,7 +264,8 @@ void Launcher::watch(double now) {
   for (const auto& [rank, page] : sight_.pages) reached_ = std::max(reached_, page.step);
   see_first_step(now);
   advise(now);
-  consider_move(now);
+  if (moves_ && policy_.phase() == LaunchPhase::kRun)
+    if (const auto more_nodes = moves_->grow(progress(), now)) move(*more_nodes, now);
   if (!sight_.fault) return;
   trouble_s_ = now - sight_.silence_s;
   see_memory_kill(*sight_.fault, now);
@@ -283,8 +283,7 @@ void Launcher::see_first_step(double now) {
     ++numbers_.num_restarts;
   }
   events_.add("first_step", policy_.attempt(), members);
-  stepped_s_ = moved_s_ = now;
-  stepped_at_ = reached_;
+  if (moves_) moves_->begin(reached_, now);
   send({EventKind::kFirstStep, policy_.attempt()}, now);
 }
 
@@ -305,37 +304,27 @@ void Launcher::advise(double now) {
     tell(fmt::format("{}: {}", advice.name, advice.text));
     events_.add("check", policy_.attempt(),
                 {{"class", advice.name}, {"rank", advice.rank}, {"action", advice.text}});
-    // Once for a rank: its work may be more than that of others wherever it runs.
-    if (plan_.fleet && advice.share > 0 && left_ranks_.insert(advice.rank).second)
-      offer(advice.rank, advice.share, now);
+    if (!moves_ || advice.share <= 0) continue;
+    if (const auto away = moves_->leave(advice.rank, advice.share, progress(), now))
+      move(*away, now);
   }
 }
 
-void Launcher::consider_move(double now) {
-  constexpr double kEvery_s = 5;
-  if (!plan_.fleet || policy_.phase() != LaunchPhase::kRun || now - moved_s_ < kEvery_s) return;
-  moved_s_ = now;
-  offer(-1, 0, now);
+RunMoves::Progress Launcher::progress() const {
+  const auto page = sight_.pages.find(0);
+  const double restarts = double(std::max<int64_t>(1, numbers_.num_restarts));
+  return {.step = reached_,
+          .num_steps = page == sight_.pages.end() ? 0 : page->second.num_steps,
+          .restart_s = numbers_.restart_s / restarts};
 }
 
-// Moves the run to other nodes if the rest of it gains more than a save and a restart cost.
-void Launcher::offer(int slow_rank, double share, double now) {
-  constexpr double kUsualRestart_s = 30, kSettled_s = 20;
-  const std::optional<NodePlacement::Move> move = plan_.fleet->move(slow_rank, share, now);
-  const auto page = sight_.pages.find(0);
-  if (!move || page == sight_.pages.end() || now - stepped_s_ < kSettled_s) return;
-  const double step_s = (now - stepped_s_) / double(std::max<int64_t>(1, reached_ - stepped_at_));
-  const double rest_s = double(std::max<int64_t>(0, page->second.num_steps - reached_)) * step_s;
-  const double restart_s = numbers_.num_restarts > 0
-                               ? numbers_.restart_s / double(numbers_.num_restarts)
-                               : kUsualRestart_s;
-  if (move->share * rest_s <= 2 * restart_s) return;
+void Launcher::move(const NodePlacement::Move& move, double now) {
   send({EventKind::kMove,
         policy_.attempt(),
-        {.text = fmt::format("{}, by which the rest of the run takes {:.0f} % less time",
-                             move->text, 100 * move->share)}},
+        {.text = fmt::format("{}, by which the rest of the run takes {:.0f} % less time", move.text,
+                             100 * move.share)}},
        now);
-  if (policy_.phase() == LaunchPhase::kDrain) plan_.fleet->leave_out(*move);
+  if (policy_.phase() == LaunchPhase::kDrain) plan_.fleet->leave_out(move);
 }
 
 void Launcher::begin_move(const LaunchAction& action, double now) {
