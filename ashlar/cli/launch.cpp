@@ -17,6 +17,7 @@
 #include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
 #include "ashlar/train/start.h"
+#include "ashlar/train/start_checks.h"
 
 namespace ashlar::cli {
 namespace {
@@ -53,8 +54,9 @@ launch::AttemptCommand attempt_command(const LaunchFlags& flags, launch::Starter
 launch::StarterKind starter_of(const LaunchFlags& flags) {
   using enum launch::StarterKind;
   const bool srun = flags.starter == "srun";
-  ASHLAR_REQUIRE((srun || flags.join) == (flags.nodes > 0), kConfig,
-                 "launch: --nodes, of at least 1, belongs to --starter srun or --join");
+  ASHLAR_REQUIRE((srun || flags.join) == (flags.nodes > 0), kConfig, "launch: {}",
+                 srun || flags.join ? "--starter srun and --join need --nodes, of at least 1"
+                                    : "--nodes needs --starter srun or --join");
   ASHLAR_REQUIRE(!flags.join || flags.starter.empty() || flags.starter == "mpirun", kConfig,
                  "launch: --join starts ranks by mpirun; leave --starter {} out", flags.starter);
   if (srun) return kSrun;
@@ -77,7 +79,8 @@ double planned_step_s(FileSystem& files, const Recipe& recipe, const LaunchFlags
                         .num_ranks = flags.ranks * std::max(1, flags.nodes)});
     return estimate.layouts.at(0).time.total_s;
   } catch (const Error& error) {
-    log.info("a first step is given 120 s, since its time is not known: {}", error.what());
+    log.info("the first step may take 120 s, because its time cannot be estimated: {}",
+             error.what());
     return 0;
   }
 }
@@ -111,17 +114,19 @@ void add_launch(CLI::App& app, CommandAction& action) {
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_option("--ranks-per-node", flags->ranks, "ranks on this machine, or on each node")
       ->capture_default_str();
-  sub->add_option("--nodes", flags->nodes,
-                  "nodes that have ranks at a time, with --starter srun or --join; the others are "
-                  "spares");
+  sub->add_option(
+      "--nodes", flags->nodes,
+      "nodes that the run uses at a time, with --starter srun or --join; any others are "
+      "spares");
   sub->add_flag("--join", flags->join,
-                "this node takes part in a launch on --nodes nodes: start the same command on each "
-                "of them; mpirun must reach them");
+                "take part in a launch on several nodes: start the same command on each; mpirun "
+                "must be able to reach them");
   sub->add_option("--starter", flags->starter,
-                  "mpirun: ranks as processes, the default for more than one; threads: of one "
-                  "process; srun: on nodes of a Slurm job, each of which runs this command");
+                  "mpirun: ranks are processes, the default for more than one; threads: ranks are "
+                  "threads of one process; srun: ranks run on the nodes of a Slurm job, each of "
+                  "which runs this command");
   sub->add_option("--metrics", flags->metrics,
-                  "HOST:PORT, or PORT of the loopback, that gives Prometheus numbers at /metrics");
+                  "HOST:PORT, or PORT of the loopback, where Prometheus can read /metrics");
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       ASHLAR_REQUIRE(flags->ranks >= 1, kConfig,
@@ -131,6 +136,7 @@ void add_launch(CLI::App& app, CommandAction& action) {
       const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
       train::check_ranks(recipe, flags->ranks * std::max(1, flags->nodes));
       train::require_own_recipe(*files, recipe);
+      train::require_writable(*files, recipe);
       const std::string program = std::filesystem::read_symlink("/proc/self/exe");
       const launch::LaunchPlan plan{recipe.launch,
                                     recipe.train.run_dir,

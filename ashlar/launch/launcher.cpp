@@ -134,7 +134,7 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
   if (plan.fleet) moves_.emplace(*plan.fleet);
   if (plan.metrics.empty()) return;
   server_.emplace(plan.metrics);
-  log_.info("numbers for Prometheus: /metrics at port {}", server_->port());
+  log_.info("Prometheus can read /metrics at port {}", server_->port());
 }
 
 LaunchResult Launcher::run() {
@@ -148,7 +148,7 @@ LaunchResult Launcher::run() {
   try {
     remove_pulse(plan_.run_directory);
   } catch (const Error& error) {
-    log_.warn("the pulse of the ranks is not removed: {}", error.what());
+    log_.warn("the ranks' pages in /dev/shm were not removed: {}", error.what());
   }
   return result_;
 }
@@ -162,7 +162,8 @@ void Launcher::end_older_ranks() {
     const std::vector<int64_t> older = launched_processes(plan_.run_directory);
     if (older.empty()) return;
     if (!std::exchange(told, true))
-      tell(fmt::format("waits for process {} of an earlier launch", older.front()));
+      tell(fmt::format("waiting for process {} of an earlier launch, which may be saving",
+                       older.front()));
     if (now_s() - begin > kPatience_s)
       for (const int64_t pid : older) kill(pid_t(pid), SIGKILL);
     std::this_thread::sleep_for(std::chrono::duration<double>(kWatchEvery_s));
@@ -177,7 +178,7 @@ void Launcher::take_over() {
   try {
     reached_ = last_step_done(files_, join(plan_.run_directory, "metrics.jsonl"));
   } catch (const Error& error) {
-    log_.warn("the steps of the lost leader's attempt are not seen: {}", error.what());
+    log_.warn("cannot read which steps the lost leader's attempt did: {}", error.what());
   }
   send({.kind = EventKind::kTookOver,
         .evidence = {EvidenceKind::kNodeLost, -1, 0, lost},
@@ -200,7 +201,8 @@ void Launcher::look(double now) {
   const bool signalled = StopSignals::requested();
   if ((signalled || (plan_.fleet && plan_.fleet->asked_to_stop())) &&
       !std::exchange(asked_, true)) {
-    tell(fmt::format("{}: the run is to stop", signalled ? StopSignals::name() : "a signal"));
+    tell(fmt::format("{}: asking the ranks to save and stop",
+                     signalled ? StopSignals::name() : "a signal"));
     send({EventKind::kAskedToStop}, now);
   }
   if (!attempt_) {
@@ -395,7 +397,7 @@ void Launcher::list_bad_steps() {
   try {
     add_to_skip_list(files_, plan_.run_directory, harmful_);
   } catch (const Error& error) {
-    log_.warn("the steps that were skipped are not listed: {}", error.what());
+    log_.warn("the skipped steps were not added to skips.jsonl: {}", error.what());
   }
 }
 
@@ -404,7 +406,7 @@ CommittedSteps Launcher::steps_now() {
   try {
     steps_ = steps_in(files_, plan_.checkpoints);
   } catch (const Error& error) {
-    log_.warn("the steps of the run are not seen: {}", error.what());
+    log_.warn("cannot read which checkpoints the run has: {}", error.what());
   }
   return steps_;
 }
@@ -428,7 +430,7 @@ void Launcher::keep_state() {
   try {
     write_policy_state(files_, state_path(), policy_.state(), unix_now_s() - now_s());
   } catch (const Error& error) {
-    log_.warn("the launcher's counts are not kept: {}", error.what());
+    log_.warn("the launcher's counts were not saved: {}", error.what());
   }
 }
 

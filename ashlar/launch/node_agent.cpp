@@ -75,7 +75,7 @@ class NodeAgent {
     try {
       remove_pulse(spec_.run_directory);
     } catch (const Error& error) {
-      log_.warn("the pulse of the ranks is not removed: {}", error.what());
+      log_.warn("the ranks' pages in /dev/shm were not removed: {}", error.what());
     }
     log_.info("the run ends with code {} ({})", *result_, spec_.job);
     return *result_;

@@ -285,9 +285,9 @@ std::optional<LaunchAction> Policy::reason_to_stop(double now) const {
   const bool other_machine = spares_ && cause_->fault == FaultClass::kHardware;
   if (!remedy.restart && !other_machine)
     return stopping(cause_->exit_code,
-                    fmt::format("{}: {}; no restart mends it", fault, cause_->text));
+                    fmt::format("{}: {}; a restart would not help", fault, cause_->text));
   if (remedy.most_in_a_row > 0 && int(repeats_at_end(state_.faults)) > remedy.most_in_a_row)
-    return stopping(cause_->exit_code, fmt::format("{} again after {} of its restarts: {}", fault,
+    return stopping(cause_->exit_code, fmt::format("{} again after {} restarts: {}", fault,
                                                    remedy.most_in_a_row, cause_->text));
   if (int64_t(state_.signatures.size()) >= limits_.fruitless_attempts)
     return stopping(cause_->exit_code, fmt::format("{} attempts in a row committed no new step "

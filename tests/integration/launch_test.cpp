@@ -187,6 +187,14 @@ TEST(Launch, StopsAtOnceForAConfiguration) {
   EXPECT_EQ(events_of(scratch / "run", "start").size(), 1u);
 }
 
+TEST(Launch, NamesTheKeyOfADirectoryThatCannotBeMade) {
+  const Scratch scratch;
+  write_file(scratch / "run", "a file");
+  const Result result = run(scratch, launch_args("run", 1));
+  EXPECT_EQ(result.code, 25) << result.err;
+  EXPECT_TRUE(contains(result.err, "train.run_dir is run, but run is no directory")) << result.err;
+}
+
 TEST(Launch, StopsACrashLoopWithItsSignature) {
   const Scratch scratch;
   prepare_text(scratch);
