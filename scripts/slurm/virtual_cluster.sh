@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# A Slurm cluster on one machine, for tests of several machines: every node has a slurmd in a network namespace of its
-# own behind one bridge, so that links can be cut and nodes killed.  One cluster a machine; needs root.
+# Runs a Slurm cluster on one machine, for tests of several machines.  Every node has a slurmd in its own network
+# namespace behind one bridge, so that links can be cut and nodes killed.  One cluster per machine; needs root.
 #
 #   virtual_cluster.sh start DIR [NODES]      starts nodes v1, v2, ... (3); DIR keeps keys, states and logs
 #   virtual_cluster.sh run DIR COMMAND...     runs srun, sbatch, sinfo, ... against it
 #   virtual_cluster.sh on DIR NODE COMMAND... runs a command on a node, outside of any job
 #   virtual_cluster.sh cut|heal DIR NODE      takes the node's link down, or up again
 #   virtual_cluster.sh kill|revive DIR NODE   kills every process of the node, or starts its slurmd again
-#   virtual_cluster.sh stop DIR               ends everything; DIR stays
+#   virtual_cluster.sh stop DIR               ends everything and keeps DIR
 #
-# Tried with Slurm 22.05 of Debian 12, without systemd and cgroups.  Exits with 77 where the machine lacks something.
+# Works with Slurm 22.05 of Debian 12, without systemd and cgroups.  Exits with 77 if the machine lacks something.
 set -euo pipefail
 usage() { sed -n '5,10s/^#   //p' "$0" >&2; exit 2; }
 [ $# -ge 2 ] || usage

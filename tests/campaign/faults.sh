@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Faults of 24 kinds, at moments that a seed chooses, in runs under `ashlar launch` on this machine.  Whatever happens,
-# a run comes to the end of the run that nobody disturbs: the same loss in every step, the same bytes in every
-# checkpoint, all checkpoints that were committed before the fault; and no process, socket or page is left.
+# Causes faults of 24 kinds, at moments that a seed chooses, in runs under `ashlar launch` on this machine.  Every run
+# must end as an undisturbed run does: the same loss in every step, the same bytes in every checkpoint, no checkpoint
+# lost that was committed before the fault, and no process, socket or page left behind.  Exceptions:
 #
-#   numeric                       a learning rate without sense has to end with its code instead
-#   flipped_bit, other_operation  have to end with theirs, and a second launch comes to that end
+#   numeric                       a learning rate that is far too high has to end the run with exit code 23
+#   flipped_bit, other_operation  have to end it with 29 and 30; a second launch then comes to the undisturbed end
 #   nan_gradient, poisoned_sample the end is that of a run that passes the step (skips.jsonl)
 #
 #   faults.sh [--runs N] [--kinds "A B"] [--dir DIR] [--minutes M] ASHLAR PLANTED HOLD SLOW_DISK
@@ -12,15 +12,15 @@
 #   --runs N      runs of each kind (default 25)
 #   --kinds       some of the kinds (default: all)
 #   --dir DIR     keeps results in DIR/results, a line for each run, and runs only what is not there yet
-#   --minutes M   begins no run after M minutes: the same command goes on
+#   --minutes M   starts no run after M minutes; the same command continues later
 #   PLANTED       the program of planted.cpp; HOLD: that of hold.cpp; SLOW_DISK: the library of slow_disk.cpp
 #
-# Prints a row for each kind, over all results: runs (0: this machine does not allow a mount), those that ended as they
-# must, those whose fault was named by its class and rank, seconds from the fault to its name and from there to the next
-# first step (median, 99th percentile), the most steps done again.  Exits with 1 if any run ended otherwise than it must
-# or was named wrongly.  What failed stays in DIR.
+# Prints a row for each kind, over all results: the number of runs (0: this machine does not allow a mount), of those that
+# ended as they must, and of those whose fault was given the right class and rank; the seconds from the fault to its name
+# and from there to the next first step (median, 99th percentile); the most steps that were done again.  Exits with 1 if
+# any run ended in another way or its fault was named wrongly; the files of such runs stay in DIR.
 #
-# Not here: nodes and links, which need several machines; a clock that jumps (tests/launch/advice_test.cpp).
+# Nodes and links are left to slurm_launch.sh, and a clock that jumps to tests/launch/advice_test.cpp.
 set -euo pipefail
 
 runs=25 work='' given='' minutes=0

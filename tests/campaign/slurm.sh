@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A node of a Slurm cluster dies while scripts/slurm/train.sbatch trains on it: the job is queued again, runs on other
-# nodes, continues from the newest step, and ends with the weights of a run that nobody disturbed.
+# Kills a node of a Slurm cluster while scripts/slurm/train.sbatch trains on it.  The job must be queued again, run on
+# other nodes, continue from the newest step, and end with the weights of an undisturbed run.
 #
 #   slurm.sh ASHLAR [DIR]      the program, and where to work (default: a temporary directory)
 #
-# Takes about a minute and a half, most of it in Slurm's own time-outs.  Exits with 77 where the machine refuses
+# Takes about a minute and a half, most of it waiting for Slurm's own time-outs.  Exits with 77 where the machine refuses
 # network namespaces or lacks Slurm.
 set -euo pipefail
 ashlar=$(readlink -f "$1")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A run under scripts/slurm/launch.sbatch loses one of its three nodes, with no spare: it goes on with two, and goes back
-# to three once the node's link is healed.  Every loss is that of one rank without any launcher, within the bound of
-# layouts (docs/parallel/README.md).
+# Cuts off one of the three nodes of a run under scripts/slurm/launch.sbatch that has no spare.  The run must continue on
+# two nodes, and return to three once the node's link is healed.  Every loss must be that of one rank without a launcher,
+# within the bound of layouts (docs/parallel/README.md).
 #
 #   slurm_elastic.sh ASHLAR [DIR]      the program, and where to work (default: a temporary directory)
 #
