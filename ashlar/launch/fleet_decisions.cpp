@@ -70,6 +70,8 @@ std::vector<NodeView> FleetDecisions::views() const {
 const NodePlacement::Decision& FleetDecisions::decide() {
   next_ = placement_.decide(views(), now_.steady_s);
   for (const NodePlacement::Failure& slow : placement_.take_slow()) note(slow);
+  for (const std::string& silent : placement_.take_silent())
+    notes_.push_back(fmt::format("node {}: its agent does not answer with the check", silent));
   return next_;
 }
 

@@ -126,6 +126,7 @@ NodePlacement::Decision NodePlacement::decide(std::span<const NodeView> nodes, d
       check.done_s = now;
       check.result = Check::Result::kSilent;
       check.evidence = "its agent does not answer with the check";
+      silent_.push_back(node.name);
     }
   const std::vector<std::string> fit = fit_nodes(nodes, now);
   Decision decision;

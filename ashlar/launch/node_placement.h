@@ -43,7 +43,9 @@ struct NodeView {
 
 class NodePlacement {
  public:
-  static constexpr double kAgain_s = 60, kSpare_s = 1800, kFresh_s = 2100, kAnswer_s = 20;
+  static constexpr double kAgain_s = 60, kSpare_s = 1800, kFresh_s = 2100;
+  // For a thorough check, with a link that breaks for a moment as the order or the answer passes.
+  static constexpr double kAnswer_s = 25;
   static constexpr double kSlow = 0.85;  // of the median rate, below which a node is slow
 
   NodePlacement(const NodeRules& rules, double now)
@@ -71,8 +73,9 @@ class NodePlacement {
   // The result of a node's check, once.  Unless it found wrong results, the first failure is
   // followed by a thorough check, and the second one counts.
   std::optional<Failure> take(const std::string& node, const CheckResult& result, double now);
-  // Nodes that were found slow since the last call.
+  // Since the last call: nodes that were found slow, and those that did not answer for kAnswer_s.
   std::vector<Failure> take_slow() { return std::exchange(slow_, {}); }
+  std::vector<std::string> take_silent() { return std::exchange(silent_, {}); }
   void suspect(const std::string& node) { checks_[node].suspect = true; }
   // Its agent was not heard for a while: it may not have had the order of a check.
   void find_again(const std::string& node, double now);
@@ -120,6 +123,7 @@ class NodePlacement {
   std::map<std::string, Check> checks_;
   int64_t next_number_;  // of a check
   std::vector<Failure> slow_;
+  std::vector<std::string> silent_;
   std::vector<std::string> nodes_;
   std::optional<LaunchLayout> layout_;
 };

@@ -83,7 +83,7 @@ TEST(FleetDecisions, LoseNobodyWhileTheLeaderIsSuspended) {
   EXPECT_TRUE(story.decisions.take_loss()) << "it is silent while the leader runs";
 }
 
-// An answer may take 20 s, and neither a leader that is suspended nor a broken link uses them up.
+// Neither a leader that is suspended nor a broken link uses up the time for an answer.
 TEST(FleetDecisions, WaitForAnswersThatCannotCome) {
   FleetStory story({.num_nodes = 2}, 2);
   EXPECT_EQ(story.decisions.decide().missing, "checks v1, v2");
@@ -101,6 +101,8 @@ TEST(FleetDecisions, WaitForAnswersThatCannotCome) {
   story.run(NodePlacement::kAnswer_s);
   EXPECT_EQ(story.decisions.decide().missing,
             "1 of 2 nodes are ready (v1); v2: its agent does not answer with the check");
+  EXPECT_EQ(story.decisions.take_notes(),
+            (Names{"node v2: its agent does not answer with the check"}));
 }
 
 TEST(FleetDecisions, WaitForTheRanksOfAnEarlierAttempt) {
