@@ -16,7 +16,7 @@
 #   kill_slurmd   SIGKILL of Slurm's daemon on a node              preempted     SIGTERM: saved, and queued again
 #                 (also the launcher of a spare is killed, which makes srun end with another code)
 #   kill_first    SIGKILL of the launcher beside the job's script, which lives and ends the job
-#   signalled     SIGTERM of all launchers and ranks by Slurm; the leader's order comes to the ranks 2 s later
+#   signalled     SIGTERM of all launchers and ranks by Slurm; the leader's order comes to the ranks 1.5 s later
 #   double_fault  SIGKILL of the launcher of a node with a rank, and of the other rank: the restart comes first
 #   by_hand       as cut_leader, in a launch without Slurm, whose mpirun enters the other nodes by a script
 #
