@@ -162,10 +162,12 @@ bool Leader::asked_to_stop() const {
 // Reads them from time to time, while the process that finds them is at work.
 void Leader::read_layouts() {
   constexpr double kReadEvery_s = 5;
-  if (spec_.layouts.empty() || now_ - layouts_read_s_ < kReadEvery_s) return;
+  if (spec_.layouts.empty() || knows_layouts_ || now_ - layouts_read_s_ < kReadEvery_s) return;
   layouts_read_s_ = now_;
-  decisions_.know(
-      launch::read_layouts(files_, join(spec_.directory, "layouts.json"), spec_.layouts));
+  LaunchLayouts layouts =
+      launch::read_layouts(files_, join(spec_.directory, "layouts.json"), spec_.layouts);
+  knows_layouts_ = layouts.whole;
+  decisions_.know(std::move(layouts));
 }
 
 void Leader::ask_starter() {

@@ -99,6 +99,7 @@ class Leader : public Fleet {
   AgentStar star_;
   int attempt_ = 0;  // that runs, or ran last
   FleetDecisions decisions_;
+  bool knows_layouts_ = false;  // all of them
   double layouts_read_s_ = 0, starter_asked_s_ = 0;
   std::map<int, Agent> agents_;
   AgentOrder order_;

@@ -6,13 +6,18 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/core/files.h"
+#include "ashlar/launch/leader.h"
+#include "ashlar/launch/moments.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/read_recipe.h"
 #include "tests/plan/small_machine.h"
+#include "tests/support/forwarding_files.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar::launch {
 namespace {
 
+using testing_support::TemporaryDirectory;
 using Keys = std::vector<std::string>;
 
 // Profile with laws of all curves, so that groups of any size have a time.
@@ -123,6 +128,34 @@ TEST(LaunchLayouts, AreKeptForTheSameQuestion) {
   EXPECT_TRUE(read_layouts(*files, "layouts.json", other.id()).all.empty());
   write_text(*files, "layouts.json", "{\"v\":1,\"question\":");
   EXPECT_TRUE(read_layouts(*files, "layouts.json", question.id()).all.empty());
+}
+
+class CountedOpens : public testing_support::ForwardingFiles {
+ public:
+  using ForwardingFiles::ForwardingFiles;
+  std::unique_ptr<File> open(const std::string& path, LinkPolicy links) override {
+    num_layouts += path.ends_with("layouts.json");
+    return inner_.open(path, links);
+  }
+  int num_layouts = 0;
+};
+
+// The shared file system may stand while a run trains, and then no agent would be heard.
+TEST(Leader, ReadsLayoutsNoMoreOnceTheyAreWhole) {
+  const TemporaryDirectory directory;
+  const auto posix = posix_files();
+  CountedOpens files(*posix);
+  Log log([](std::string_view) {});
+  EpochFiles(files, directory.path()).claim(1, "17");
+  Leader leader({.directory = directory.path(), .job = "17", .layouts = "asked"}, files, log);
+  const std::string path = join(directory.path(), "layouts.json");
+  write_text(files, path, R"({"v":1,"question":"asked","whole":false,"layouts":[]})");
+  const double begin = now_s();
+  for (const double later_s : {0, 6, 12}) leader.missing(begin + later_s);
+  EXPECT_EQ(files.num_layouts, 3) << "the search goes on";
+  write_text(files, path, R"({"v":1,"question":"asked","whole":true,"layouts":[]})");
+  for (const double later_s : {18, 24, 30}) leader.missing(begin + later_s);
+  EXPECT_EQ(files.num_layouts, 4);
 }
 
 }  // namespace
