@@ -84,7 +84,7 @@ function(ashlar_module NAME)
                          PROPERTIES LABELS fast TIMEOUT 240 DISCOVERY_TIMEOUT 60)
     if(LONG)
       gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. TEST_FILTER "${LONG}"
-                           PROPERTIES LABELS long TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+                           PROPERTIES LABELS long TIMEOUT 900 DISCOVERY_TIMEOUT 60)
     endif()
   endif()
 endfunction()
