@@ -166,6 +166,7 @@ std::vector<std::byte> to_bytes(const AgentOrder& order) {
   out.put(order.fence);
   out.put(order.stop);
   out.put(int32_t(order.place));
+  out.put(int32_t(order.num_recent));
   out.put(order.check.number);
   out.put(uint8_t(order.check.thorough));
   out.put(uint8_t(order.over));
@@ -179,6 +180,7 @@ AgentOrder parse_order(std::span<const std::byte> bytes) {
   order.fence = in.get<int64_t>();
   order.stop = in.get<int64_t>();
   order.place = in.get<int32_t>();
+  order.num_recent = in.get<int32_t>();
   order.check.number = in.get<int64_t>();
   order.check.thorough = in.get<uint8_t>() != 0;
   order.over = in.get<uint8_t>() != 0;

@@ -48,6 +48,7 @@ struct AgentOrder {
   int64_t fence = 0;      // ranks of this attempt and of earlier ones must not live
   int64_t stop = 0;       // ranks of this attempt are to save and stop; 0: none
   int place = 0;          // of the agent among the living ones
+  int num_recent = 0;     // agents that the leader has heard in the last minute
   CheckOrder check = {};  // of the node
   bool over = false;      // the run is over: the agent ends with exit_code
   int exit_code = 0;

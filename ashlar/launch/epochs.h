@@ -15,6 +15,7 @@
 // Errors   kStorage; kLaunch if the token is not this user's alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -92,21 +93,30 @@ class Candidacy {
 class Tenure {
  public:
   static constexpr double kSilent_s = 20;  // the longest time without a written beat
+  // A new leader gathers its agents for so long; from then on those of the last minute count.
+  static constexpr double kGather_s = 20, kGathered_s = 60;
   struct View {
     int64_t newest = 0;    // epoch
     double written_s = 0;  // when the last beat was written
     int num_heard = 0;     // agents, now
     int num_recent = 0;    // agents, in the last minute
   };
-  explicit Tenure(int64_t epoch) : epoch_(epoch) {}
+  // num_before: agents that the leader before heard; 0: there was none, or nothing is known.
+  explicit Tenure(int64_t epoch, int num_before = 0, double now = 0)
+      : epoch_(epoch), num_before_(num_before), begun_s_(now) {}
   // A leader that hears fewer than half of its agents is on the wrong side of a broken network.
   bool holds(const View& view, double now) const {
+    const double led_s = now - begun_s_;
+    const bool counts_before = led_s >= kGather_s && led_s < kGathered_s;
+    const int num_agents = std::max(view.num_recent, counts_before ? num_before_ : 0);
     return view.newest <= epoch_ && now - view.written_s < kSilent_s &&
-           2 * view.num_heard >= view.num_recent;
+           2 * view.num_heard >= num_agents;
   }
 
  private:
   int64_t epoch_;
+  int num_before_;
+  double begun_s_;
 };
 
 }  // namespace ashlar::launch

@@ -72,7 +72,7 @@ Leader::Leader(const FleetSpec& spec, FileSystem& files, Log& log)
       files_(files),
       log_(log),
       epochs_(files, spec.directory),
-      tenure_(spec.epoch),
+      tenure_(spec.epoch, spec.num_before, now_s()),
       star_(control::Listener(control::Reach::kNetwork, spec.interface_name),
             epochs_.key_of(spec.epoch, spec.job)),
       attempt_(next_attempt(files, join(spec.directory, "ranks")) - 1),
@@ -138,6 +138,7 @@ void Leader::take_report(int number, std::span<const std::byte> body) {
 void Leader::give_orders() {
   AgentOrder order = order_;
   order.fence = decisions_.fence();
+  order.num_recent = decisions_.num_heard(kRecent_s);
   for (const auto& [number, agent] : agents_) {
     order.check = decisions_.check_of(agent.report.node);
     star_.send(number, kOrderFrame, to_bytes(order));

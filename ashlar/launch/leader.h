@@ -28,7 +28,8 @@ namespace ashlar::launch {
 
 struct FleetSpec {
   int64_t epoch = 1;
-  int num_nodes = 1;  // of the run
+  int num_before = 0;  // agents that the leader before heard; 0: unknown
+  int num_nodes = 1;   // of the run
   int ranks_per_node = 1;
   std::string directory;  // RUN_DIR/launch, which exists
   std::string job = {};   // by which agents of one start of a job know each other

@@ -224,7 +224,7 @@ class NodeAgent {
   // Other errors would come to the next leader, too, and end the run.
   int lead_here(int64_t epoch) {
     try {
-      return spec_.lead(epoch);
+      return spec_.lead(epoch, num_agents_);
     } catch (const Error& error) {
       log_.warn("the lead of epoch {} ends: {}", epoch, error.what());
       const bool trouble = error.kind() == ErrorKind::kStorage || error.kind() == ErrorKind::kComm;
@@ -281,6 +281,7 @@ class NodeAgent {
   void take(const AgentOrder& order, double now) {
     order_ = order;
     place_ = order.place;
+    num_agents_ = order.num_recent;
     heard_s_ = now;
     reported_s_ = 0;  // the leader waits for the answer
     preflight_.obey(order.check, now);
@@ -333,6 +334,7 @@ class NodeAgent {
   AgentOrder order_;  // the last of this epoch's leader
   int64_t epoch_ = 0;
   int place_ = Candidacy::kMostPlaces, next_host_ = 0;
+  int num_agents_ = 0;  // that the last leader heard; 0: none was heard
   double heard_s_, looked_s_ = 0, reported_s_ = 0, tried_s_ = 0;
   pid_t leader_ = 0;  // the child that leads; 0: none
   pid_t aside_ = 0;   // the child beside it

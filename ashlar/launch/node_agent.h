@@ -24,7 +24,8 @@ struct AgentSpec {
   std::string program = {};  // that checks the node; see Preflight
   int ranks_per_node = 1;
   // Leads in a child process, and returns its exit code; kResignedCode: the run goes on.
-  std::function<int(int64_t epoch)> lead;
+  // num_before: agents that the leader before heard; 0: unknown.
+  std::function<int(int64_t epoch, int num_before)> lead;
   // Runs beside the leader in another child, of the lowest priority, for as long as it takes.
   std::function<void()> aside = {};
 };

@@ -6,8 +6,9 @@ namespace ashlar::launch {
 
 int run_on_site(const LaunchPlan& plan, const FleetWorld& world, const LaunchSite& site,
                 FileSystem& files, Log& log) {
-  const auto lead = [&](int64_t epoch) {
+  const auto lead = [&](int64_t epoch, int num_before) {
     FleetSpec fleet{.epoch = epoch,
+                    .num_before = num_before,
                     .num_nodes = world.num_nodes,
                     .ranks_per_node = world.ranks_per_node,
                     .directory = join(plan.run_directory, "launch"),

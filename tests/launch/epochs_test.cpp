@@ -47,6 +47,15 @@ TEST(Tenure, EndsOnTheWrongSideOfABrokenNetwork) {
   EXPECT_FALSE(tenure.holds({3, 100, 1, 4}, 110)) << "it hears fewer than half";
 }
 
+// It has never heard the agents that it was cut off from, but those were there.
+TEST(Tenure, EndsIfTheLeaderWasCutOffBeforeItLed) {
+  const Tenure tenure(3, 4, 100);
+  EXPECT_TRUE(tenure.holds({3, 119, 1, 1}, 119)) << "agents have yet to come";
+  EXPECT_FALSE(tenure.holds({3, 120, 1, 1}, 120));
+  EXPECT_TRUE(tenure.holds({3, 120, 2, 2}, 120));
+  EXPECT_TRUE(tenure.holds({3, 200, 1, 1}, 200)) << "the others were lost since";
+}
+
 TEST(EpochFiles, HaveOneLeaderEach) {
   const auto files = memory_files();
   files->make_directories("launch");

@@ -69,10 +69,11 @@ TEST(AgentMessages, KeepWhatAHangIsFoundBy) {
   ASSERT_TRUE(page.awaited());
   EXPECT_EQ(page.awaited()->number, 30);
 
-  const AgentOrder order = parse_order(to_bytes(AgentOrder{4, 5, 6, {9, true}, true, 27}));
+  const AgentOrder order = parse_order(to_bytes(AgentOrder{4, 5, 6, 7, {9, true}, true, 27}));
   EXPECT_EQ(order.fence, 4);
   EXPECT_EQ(order.stop, 5);
   EXPECT_EQ(order.place, 6);
+  EXPECT_EQ(order.num_recent, 7);
   EXPECT_EQ(order.check, (CheckOrder{9, true}));
   EXPECT_TRUE(order.over);
   EXPECT_EQ(order.exit_code, 27);
@@ -168,7 +169,7 @@ TEST(NodeAgent, LeadsARunToItsEnd) {
   Log log([](std::string_view) {});
   const std::string run = directory.path();
   const std::string script = "cd " + run + "; [ -e tried ] && exit 0; touch tried; exit 70";
-  const auto lead = [&](int64_t epoch) {
+  const auto lead = [&](int64_t epoch, int) {
     FleetSpec fleet{.epoch = epoch, .directory = join(run, "launch")};
     fleet.limits.preflight = false;
     fleet.starter = [](const auto& nodes, int) {

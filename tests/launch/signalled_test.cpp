@@ -50,7 +50,7 @@ TEST(NodeAgent, PassesAWishToStopOnByAnotherSignal) {
   const pid_t rank = fork();
   if (rank == 0) be_a_rank(launch, socket);
   const std::string script = "while [ ! -e " + launch + "/came ]; do sleep 0.01; done; exit 27";
-  const auto lead = [&](int64_t epoch) {
+  const auto lead = [&](int64_t epoch, int) {
     FleetSpec fleet{.epoch = epoch, .directory = launch};
     fleet.limits.preflight = false;
     fleet.starter = [](const auto&, int) { return std::vector<std::string>{"/bin/sh", "-c"}; };
