@@ -150,8 +150,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT ASHLAR_SANITIZE)
   add_test(NAME gpu.races.all COMMAND ${RACES_TEST} --gtest_filter=${OPS})
   add_test(NAME gpu.races.faults COMMAND ${RACES_TEST} --gtest_filter=Faults.*)
   set_tests_properties(gpu.races PROPERTIES LABELS fast TIMEOUT 300 ENVIRONMENT ASHLAR_GPU_EVERY=11)
-  set_tests_properties(gpu.races.all PROPERTIES LABELS long TIMEOUT 900)
-  set_tests_properties(gpu.races.faults PROPERTIES LABELS fast TIMEOUT 300)
+  set_tests_properties(gpu.races.all gpu.races.faults PROPERTIES LABELS long TIMEOUT 900)
 endif()
 
 # Dry runs of the windows with a card: their reports, line by line.
