@@ -10,15 +10,11 @@
 #include <utility>
 
 #include "ashlar/core/agent.h"
-#include "ashlar/core/pulse_hang.h"
 #include "ashlar/core/signals.h"
 #include "ashlar/launch/advice.h"
-#include "ashlar/launch/events.h"
-#include "ashlar/launch/goodput.h"
 #include "ashlar/launch/launch_files.h"
-#include "ashlar/launch/launch_metrics.h"
+#include "ashlar/launch/launch_record.h"
 #include "ashlar/launch/moments.h"
-#include "ashlar/launch/rank_log.h"
 #include "ashlar/launch/run_moves.h"
 #include "ashlar/launch/watch.h"
 
@@ -32,11 +28,6 @@ constexpr double kWaitEvery_s = 0.02, kWatchEvery_s = 0.2, kMetricsEvery_s = 1;
 std::string made_directory(FileSystem& files, const std::string& path) {
   files.make_directories(path);
   return path;
-}
-
-// Whether the evidence is about the process of one rank, and its text does not name that rank.
-bool says_rank(EvidenceKind kind) {
-  return kind == EvidenceKind::kExit || kind == EvidenceKind::kSignal;
 }
 
 class Launcher {
@@ -67,15 +58,12 @@ class Launcher {
   void report(double now);
   void decide(const LaunchAction& action);
   void stop(const LaunchAction& action);
-  void tell(const std::string& line);
   TimeClass class_now() const;
   void see_first_step(double now);
   void advise(double now);
   RunMoves::Progress progress() const;
   void move(const NodePlacement::Move& move, double now);
-  void begin_move(const LaunchAction& action, double now);
   void tell_of_nodes();
-  void show_metrics(double now);
 
   const LaunchPlan& plan_;
   FileSystem& files_;
@@ -84,16 +72,10 @@ class Launcher {
   const std::string directory_;
   const std::unique_ptr<LaunchLock> lock_;  // null: several machines have an epoch in its place
   RankSocket socket_;
-  RankLog rank_log_;
-  Notifier notifier_;
-  EventLog events_;
+  LaunchRecord record_;
   CommittedSteps steps_;
   Policy policy_;
   Watch watch_;
-  Goodput goodput_;
-  LaunchNumbers numbers_;
-  std::optional<MetricsServer> server_;  // its thread starts after the Notifier's process
-  double shown_s_ = 0;                   // when the server's page was made
   MetricsTail metrics_;
   StallWatch stalls_;
   ClockWatch clocks_;
@@ -105,7 +87,6 @@ class Launcher {
   int64_t reached_ = 0;               // step that this one has done
   int64_t kills_ = 0;                 // for lack of memory, before this attempt
   double trouble_s_ = 0;              // when this attempt's end began to show; 0: it has not
-  double reported_s_ = 0;             // when the last fault was named; 0: there was none
   double watched_s_ = 0, read_metrics_s_ = 0;
   std::optional<RunMoves> moves_;  // on several machines
   bool asked_ = false, fencing_ = false;
@@ -120,21 +101,15 @@ Launcher::Launcher(const LaunchPlan& plan, FileSystem& files, Log& log)
       log_(log),
       directory_(made_directory(files, join(plan.run_directory, "launch"))),
       lock_(plan.fleet ? nullptr : std::make_unique<LaunchLock>(join(directory_, "lock"))),
-      rank_log_(files, directory_, log, unix_now_s),
-      notifier_(plan.limits.notify, log),
-      events_(files, join(directory_, "events.jsonl"), plan.fleet ? plan.fleet->epoch() : 1,
-              notifier_, log),
+      record_({directory_, plan.fleet ? plan.fleet->epoch() : 1, plan.metrics}, plan.limits.notify,
+              files, log),
       steps_(steps_in(files, plan.checkpoints)),
       policy_(plan.limits, next_attempt(files, join(directory_, "ranks")), steps_,
               read_policy_state(files, state_path(), unix_now_s() - now_s()),
               plan.fleet != nullptr),
       watch_(plan.run_directory, plan.limits.hang_s, log, plan.step_s),
-      goodput_(now_s()),
       metrics_(files, join(plan.run_directory, "metrics.jsonl")) {
   if (plan.fleet) moves_.emplace(*plan.fleet);
-  if (plan.metrics.empty()) return;
-  server_.emplace(plan.metrics);
-  log_.info("Prometheus can read /metrics at port {}", server_->port());
 }
 
 LaunchResult Launcher::run() {
@@ -162,8 +137,8 @@ void Launcher::end_older_ranks() {
     const std::vector<int64_t> older = launched_processes(plan_.run_directory);
     if (older.empty()) return;
     if (!std::exchange(told, true))
-      tell(fmt::format("waiting for process {} of an earlier launch, which may be saving",
-                       older.front()));
+      record_.tell(fmt::format("waiting for process {} of an earlier launch, which may be saving",
+                               older.front()));
     if (now_s() - begin > kPatience_s)
       for (const int64_t pid : older) kill(pid_t(pid), SIGKILL);
     std::this_thread::sleep_for(std::chrono::duration<double>(kWatchEvery_s));
@@ -174,7 +149,7 @@ void Launcher::end_older_ranks() {
 void Launcher::take_over() {
   const std::string lost = plan_.fleet->lost_leader();
   if (lost.empty()) return;
-  rank_log_.begin(policy_.attempt());  // which was lost
+  record_.begin(policy_.attempt());  // which was lost
   try {
     reached_ = last_step_done(files_, join(plan_.run_directory, "metrics.jsonl"));
   } catch (const Error& error) {
@@ -187,13 +162,13 @@ void Launcher::take_over() {
 }
 
 void Launcher::resign() {
-  tell("another launcher leads the run from here on");
+  record_.tell("another launcher leads the run from here on");
   result_.resigned = true;
 }
 
 void Launcher::look(double now) {
-  goodput_.charge(class_now(), now);
-  show_metrics(now);
+  record_.charge(class_now(), now);
+  record_.show(policy_.phase(), policy_.attempt(), std::max(furthest_, reached_), now);
   if (plan_.fleet && !plan_.fleet->lead(now)) {
     return resign();
   }
@@ -201,13 +176,13 @@ void Launcher::look(double now) {
   const bool signalled = StopSignals::requested();
   if ((signalled || (plan_.fleet && plan_.fleet->asked_to_stop())) &&
       !std::exchange(asked_, true)) {
-    tell(fmt::format("{}: asking the ranks to save and stop",
-                     signalled ? StopSignals::name() : "a signal"));
+    record_.tell(fmt::format("{}: asking the ranks to save and stop",
+                             signalled ? StopSignals::name() : "a signal"));
     send({EventKind::kAskedToStop}, now);
   }
   if (!attempt_) {
     if (may_start(now)) send({EventKind::kTick}, now);
-    rank_log_.flush();
+    record_.flush();
     if (!attempt_ && policy_.phase() != LaunchPhase::kStop)
       std::this_thread::sleep_for(std::chrono::duration<double>(kWaitEvery_s));
     return;
@@ -217,7 +192,7 @@ void Launcher::look(double now) {
     try_fence(now_s());
   else if (now_s() - watched_s_ >= kWatchEvery_s && policy_.phase() != LaunchPhase::kClassify)
     watch(now_s());
-  rank_log_.flush();
+  record_.flush();
   if (attempt_) send({EventKind::kTick}, now_s());  // a start waits for its nodes: may_start
 }
 
@@ -230,7 +205,7 @@ bool Launcher::may_start(double now) {
     return true;
   }
   if (!waits_since_) waits_since_ = now;
-  if (std::exchange(told_missing_, missing) != missing) tell("waits: " + missing);
+  if (std::exchange(told_missing_, missing) != missing) record_.tell("waits: " + missing);
   if (now - *waits_since_ < plan_.limits.wait_nodes_s) return false;
   send({.kind = EventKind::kTooFewNodes,
         .evidence = {.text = fmt::format("{} after {:.0f} s (launch.wait_nodes_s)", missing,
@@ -241,7 +216,7 @@ bool Launcher::may_start(double now) {
 
 // Passes on the news of the processes.  A kill for lack of memory comes before the end it caused.
 void Launcher::take(const Attempt::News& news, double now) {
-  for (const OutputLine& line : news.lines) rank_log_.add(line, attempt_->host_of(line.rank));
+  for (const OutputLine& line : news.lines) record_.add(line, attempt_->host_of(line.rank));
   if (!news.lines.empty()) watch_.hear(now);
   if ((!news.gone.empty() || news.ended) && trouble_s_ == 0) trouble_s_ = now;
   const int attempt = policy_.attempt();
@@ -278,13 +253,7 @@ void Launcher::see_first_step(double now) {
   const bool stepped = std::ranges::any_of(
       sight_.pages, [](const auto& page) { return page.second.steps_here > 0; });
   if (policy_.phase() != LaunchPhase::kStart || !stepped) return;
-  Ordered members{{"step", reached_}};
-  if (reported_s_ > 0) {
-    members["restart_s"] = now - reported_s_;
-    numbers_.restart_s += now - reported_s_;
-    ++numbers_.num_restarts;
-  }
-  events_.add("first_step", policy_.attempt(), members);
+  record_.tell_first_step(policy_.attempt(), reached_, now);
   if (moves_) moves_->begin(reached_, now);
   send({EventKind::kFirstStep, policy_.attempt()}, now);
 }
@@ -299,13 +268,11 @@ void Launcher::advise(double now) {
     for (const Json& row : metrics_.take()) {
       for (Advice& advice : stalls_.add(row)) all.push_back(std::move(advice));
       if (row.contains("tokens") && !row.contains("event"))
-        numbers_.tokens = integer_of(row["tokens"]).value_or(numbers_.tokens);
+        if (const auto tokens = integer_of(row["tokens"])) record_.set_tokens(*tokens);
     }
   }
   for (const Advice& advice : all) {
-    tell(fmt::format("{}: {}", advice.name, advice.text));
-    events_.add("check", policy_.attempt(),
-                {{"class", advice.name}, {"rank", advice.rank}, {"action", advice.text}});
+    record_.tell_advice(policy_.attempt(), advice);
     if (!moves_ || advice.share <= 0) continue;
     if (const auto away = moves_->leave(advice.rank, advice.share, progress(), now))
       move(*away, now);
@@ -314,10 +281,9 @@ void Launcher::advise(double now) {
 
 RunMoves::Progress Launcher::progress() const {
   const auto page = sight_.pages.find(0);
-  const double restarts = double(std::max<int64_t>(1, numbers_.num_restarts));
   return {.step = reached_,
           .num_steps = page == sight_.pages.end() ? 0 : page->second.num_steps,
-          .restart_s = numbers_.restart_s / restarts};
+          .restart_s = record_.mean_restart_s()};
 }
 
 void Launcher::move(const NodePlacement::Move& move, double now) {
@@ -329,41 +295,23 @@ void Launcher::move(const NodePlacement::Move& move, double now) {
   if (policy_.phase() == LaunchPhase::kDrain) plan_.fleet->leave_out(move);
 }
 
-void Launcher::begin_move(const LaunchAction& action, double now) {
-  reported_s_ = now;
-  const std::string line = "saves and moves: " + action.text;
-  tell(line);
-  events_.add("node", action.attempt, {{"action", line}});
-}
-
 void Launcher::tell_of_nodes() {
   if (!plan_.fleet) return;
-  for (const std::string& line : plan_.fleet->take_notes()) {
-    tell(line);
-    events_.add("node", policy_.attempt(), {{"action", line}});
-  }
-}
-
-void Launcher::show_metrics(double now) {
-  if (!server_ || now - shown_s_ < kMetricsEvery_s) return;
-  shown_s_ = now;
-  numbers_.phase = policy_.phase();
-  numbers_.attempt = policy_.attempt();
-  numbers_.step = std::max(furthest_, reached_);
-  server_->set_text(metrics_text(numbers_, goodput_));
+  for (const std::string& line : plan_.fleet->take_notes())
+    record_.tell_of_nodes(policy_.attempt(), line);
 }
 
 void Launcher::try_fence(double now) {
   if (!attempt_->fence()) return;
   for (const OutputLine& line : attempt_->wait(0).lines)
-    rank_log_.add(line, attempt_->host_of(line.rank));
+    record_.add(line, attempt_->host_of(line.rank));
   attempt_.reset();
   end_fence(now);
 }
 
 void Launcher::end_fence(double now) {
   fencing_ = false;
-  events_.add("fence", policy_.attempt());
+  record_.add_event("fence", policy_.attempt());
   const CommittedSteps steps = steps_now();
   send({.kind = EventKind::kFenced,
         .attempt = policy_.attempt(),
@@ -440,9 +388,9 @@ void Launcher::act(const LaunchAction& action, double now) {
       return start(action, now);
     case ActionKind::kTerminate:
       if (action.text.empty())
-        events_.add("preempt", action.attempt, {{"signal", StopSignals::name()}});
+        record_.add_event("preempt", action.attempt, {{"signal", StopSignals::name()}});
       else
-        begin_move(action, now);
+        record_.tell_move(action, now);
       return attempt_->terminate();
     case ActionKind::kReport:
       return report(now);
@@ -461,7 +409,7 @@ void Launcher::start(const LaunchAction& action, double now) {
   if (!plan_.fleet)
     command.variables.push_back(fmt::format("{}={}", kAgentVariable, socket_.name()));
   command.variables.push_back(fmt::format("{}={}", kAttemptVariable, action.attempt));
-  rank_log_.begin(action.attempt);
+  record_.begin(action.attempt);
   furthest_ = std::max(furthest_, reached_);
   reached_ = 0;
   trouble_s_ = 0;
@@ -471,7 +419,7 @@ void Launcher::start(const LaunchAction& action, double now) {
   slow_ranks_ = {};
   Ordered members = Ordered::object();
   if (action.from_step) members["step"] = *action.from_step;
-  events_.add("start", action.attempt, members);
+  record_.add_event("start", action.attempt, members);
   try {
     if (plan_.fleet)
       start_on_nodes(command, action.attempt);
@@ -489,35 +437,21 @@ void Launcher::start_on_nodes(const AttemptCommand& command, int attempt) {
   attempt_ = plan_.fleet->start(command, attempt, socket_);
   const std::optional<LaunchLayout>& fewer = plan_.fleet->fewer_nodes();
   if (!fewer) return;
-  const std::string line =
-      fmt::format("shrunk to {} nodes: {}; sums of other ranks differ in their last bits",
-                  fewer->nodes, fewer->mesh);
-  tell(line);
-  events_.add("node", attempt, {{"action", line}});
+  record_.tell_of_nodes(
+      attempt, fmt::format("shrunk to {} nodes: {}; sums of other ranks differ in their last bits",
+                           fewer->nodes, fewer->mesh));
 }
 
-// Two of the three lines of a fault: what, and why the launcher thinks so.
 void Launcher::report(double now) {
   const Cause& cause = policy_.cause();
-  const double detect_s = trouble_s_ > 0 ? std::max(0.0, now - trouble_s_) : 0.0;
-  goodput_.move_to_detect(detect_s);
-  reported_s_ = now;
-  const bool by_rank = cause.rank >= 0 && says_rank(cause.kind);
-  std::string where;
-  if (const auto page = sight_.pages.find(cause.rank); by_rank && page != sight_.pages.end())
-    where = fmt::format(", after step {} in {}", page->second.step, place_text(page->second));
-  tell(fmt::format("fault {}: {}{}{}", policy_.faults(),
-                   by_rank ? fmt::format("rank {}: ", cause.rank) : "", cause.text, where));
-  std::string evidence;
-  for (const Evidence& seen : cause.evidence)
-    evidence += fmt::format("{}{}", evidence.empty() ? "" : "; ", seen.text);
-  tell(fmt::format("evidence: {} ({:.2f} {})", evidence, cause.confidence, name_of(cause.fault)));
-  ++numbers_.faults[name_of(cause.fault)];
-  numbers_.detect_s += detect_s;
-  Ordered members = members_of(cause);
-  members["step"] = reached_;
-  members["detect_s"] = detect_s;
-  events_.add("fault", policy_.attempt(), members);
+  const auto page = sight_.pages.find(cause.rank);
+  record_.tell_fault({.cause = cause,
+                      .number = policy_.faults(),
+                      .attempt = policy_.attempt(),
+                      .step = reached_,
+                      .page = page == sight_.pages.end() ? nullptr : &page->second,
+                      .detect_s = trouble_s_ > 0 ? std::max(0.0, now - trouble_s_) : 0.0},
+                     now);
   if (plan_.fleet) plan_.fleet->judge(cause, now);
   tell_of_nodes();
 }
@@ -525,32 +459,16 @@ void Launcher::report(double now) {
 void Launcher::decide(const LaunchAction& action) {
   list_bad_steps();
   const int64_t from = action.from_step.value_or(std::max<int64_t>(0, steps_.newest));
-  const int64_t lost = std::max<int64_t>(0, reached_ - from);
-  tell(fmt::format("action: {} ({} steps lost)", action.text, lost));
-  events_.add("action", action.attempt,
-              {{"action", action.text}, {"step", from}, {"steps_lost", lost}});
+  record_.tell_action(action, from, std::max<int64_t>(0, reached_ - from));
 }
 
 void Launcher::stop(const LaunchAction& action) {
   result_ = {action.exit_code, action.text};
-  if (!action.text.empty()) tell(fmt::format("action: stop with code {}", action.exit_code));
-  goodput_.charge(class_now(), now_s());
-  tell(goodput_.text());
-  Ordered classes = Ordered::object();
-  for (int i = 0; i < kNumTimeClasses; ++i)
-    classes[name_of(TimeClass(i))] = goodput_.seconds(TimeClass(i));
-  events_.add("stop", action.attempt,
-              {{"code", action.exit_code},
-               {"action", action.text},
-               {"wall_s", goodput_.wall_s()},
-               {"ettr", goodput_.ettr()},
-               {"goodput", classes}});
+  if (!action.text.empty())
+    record_.tell(fmt::format("action: stop with code {}", action.exit_code));
+  record_.charge(class_now(), now_s());
+  record_.tell_stop(action);
   if (plan_.fleet) plan_.fleet->end(action.exit_code);
-}
-
-void Launcher::tell(const std::string& line) {
-  rank_log_.note(line);
-  log_.info("{}", line);
 }
 
 // The class of the time that passes now.
