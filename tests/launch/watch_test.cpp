@@ -21,24 +21,40 @@ namespace {
 
 using testing_support::TemporaryDirectory;
 
-// Two ranks of this process after their first step; rank 0 waits in a collective for rank 1.
-TEST(Watch, NamesTheRankThatDoesNotCome) {
-  const TemporaryDirectory run;
-  PulseWriter zero(run.path(), {0, 2}), one(run.path(), {1, 2});
-  for (PulseWriter* rank : {&zero, &one}) {
-    rank->set_step(3);
-    rank->step_ended(4);
-    rank->add_group(1, "dp", 2);
-    rank->enter(PulsePlace::kBackward, 12, 0);
+// Two ranks of this process in the backward pass after their first step.
+struct TwoRanks {
+  TwoRanks() {
+    for (PulseWriter* rank : {&zero, &one}) {
+      rank->set_step(3);
+      rank->step_ended(4);
+      rank->add_group(1, "dp", 2);
+      rank->enter(PulsePlace::kBackward, 12, 0);
+    }
   }
-  zero.waits_for(zero.post({.group = 0, .number = 7, .op = "reduce_scatter", .label = "grads"}));
-  Log log([](std::string_view) {});
-  Watch watch(run.path(), 0.05, log);
-  const std::map<int, pid_t> ranks{{0, getpid()}, {1, getpid()}};
-  watch.begin(0);
+  static void wait(PulseWriter& rank, int64_t number) {
+    rank.waits_for(
+        rank.post({.group = 0, .number = number, .op = "reduce_scatter", .label = "grads"}));
+  }
+  // Looks until there is a fault, for 20 s at most.
+  static Watch::Sight look(Watch& watch) {
+    watch.begin(0);
+    Watch::Sight sight;
+    for (const auto begin = Clock::now(); !sight.fault && seconds_since(begin) < 20;)
+      sight = watch.look({{0, getpid()}, {1, getpid()}}, 0);
+    return sight;
+  }
+
+  const TemporaryDirectory run;
+  PulseWriter zero{run.path(), {0, 2}}, one{run.path(), {1, 2}};
+  Log log{[](std::string_view) {}};
+};
+
+TEST(Watch, NamesTheRankThatDoesNotCome) {
+  TwoRanks ranks;
+  TwoRanks::wait(ranks.zero, 7);
+  Watch watch(ranks.run.path(), 0.05, ranks.log);
   const auto begin = Clock::now();
-  Watch::Sight sight;
-  while (!sight.fault && seconds_since(begin) < 20) sight = watch.look(ranks, 0);
+  const Watch::Sight sight = TwoRanks::look(watch);
   ASSERT_TRUE(sight.fault);
   EXPECT_GE(seconds_since(begin), 0.04);
   EXPECT_EQ(sight.fault->kind, EvidenceKind::kMissing);
@@ -79,57 +95,37 @@ TEST(Watch, LeavesOutTheTimeWithoutAProcessor) {
 
 // Rank 0 polls for rank 1, which does not come, on a machine that is too small for both.
 TEST(Watch, NamesARankThatOthersStarveFor) {
-  const TemporaryDirectory run;
-  PulseWriter zero(run.path(), {0, 2}), one(run.path(), {1, 2});
-  for (PulseWriter* rank : {&zero, &one}) {
-    rank->set_step(3);
-    rank->step_ended(4);
-    rank->add_group(1, "dp", 2);
-    rank->enter(PulsePlace::kBackward, 12, 0);
-  }
-  zero.waits_for(zero.post({.group = 0, .number = 7, .op = "reduce_scatter", .label = "grads"}));
-  Log log([](std::string_view) {});
+  TwoRanks ranks;
+  TwoRanks::wait(ranks.zero, 7);
   int calls = 0;
-  Watch watch(run.path(), 0.05, log, 0, [&](int64_t) {  // of both: they are one process here
+  Watch watch(ranks.run.path(), 0.05, ranks.log, 0, [&](int64_t) {  // of both: they are one process
     ++calls;
     return QueueTimes{{1, 7}};
   });
-  watch.begin(0);
-  Watch::Sight sight;
-  for (const auto begin = Clock::now(); !sight.fault && seconds_since(begin) < 20;)
-    sight = watch.look({{0, getpid()}, {1, getpid()}}, 0);
+  const Watch::Sight sight = TwoRanks::look(watch);
   ASSERT_TRUE(sight.fault);
   EXPECT_EQ(sight.fault->rank, 1);
   EXPECT_LE(calls, 2) << "early in the silence and at its limit, for the rank that others wait for";
 }
 
 // Rank 1 polls for rank 0, whose thread is held: in the operation before, which rank 1 has ended,
-// or in the one to which both have come.  That threads wait for a CPU all the time does not count.
+// or in the one to which both have come.  The time for which threads wait for a CPU does not count.
 TEST(Watch, NamesAHangInAnOperationThoughTheMachineIsBusy) {
   for (const bool ended : {true, false}) {
-    const TemporaryDirectory run;
-    PulseWriter zero(run.path(), {0, 2}), one(run.path(), {1, 2});
-    for (PulseWriter* rank : {&zero, &one}) {
-      rank->set_step(3);
-      rank->step_ended(4);
-      rank->add_group(1, "dp", 2);
-      rank->enter(PulsePlace::kBackward, 12, 0);
-      const PulsePost loads{.group = 0, .number = 285, .op = "all_reduce", .label = "loads"};
-      const int64_t entry = rank->post(loads);
-      rank->waits_for(entry);
-      if (rank == &zero || !ended) continue;
-      rank->ended(entry);
-      rank->waits_for(rank->post({.group = 0, .number = 286, .op = "all_reduce", .label = "norm"}));
+    TwoRanks ranks;
+    TwoRanks::wait(ranks.zero, 285);
+    const int64_t entry =
+        ranks.one.post({.group = 0, .number = 285, .op = "reduce_scatter", .label = "grads"});
+    ranks.one.waits_for(entry);
+    if (ended) {
+      ranks.one.ended(entry);
+      TwoRanks::wait(ranks.one, 286);
     }
-    Log log([](std::string_view) {});
     int64_t queued_ns = 0;
-    Watch watch(run.path(), 0.05, log, 0, [&](int64_t) -> QueueTimes {
+    Watch watch(ranks.run.path(), 0.05, ranks.log, 0, [&](int64_t) -> QueueTimes {
       return {{1, queued_ns += 1'000'000'000}};
     });
-    watch.begin(0);
-    Watch::Sight sight;
-    for (const auto begin = Clock::now(); !sight.fault && seconds_since(begin) < 5;)
-      sight = watch.look({{0, getpid()}, {1, getpid()}}, 0);
+    const Watch::Sight sight = TwoRanks::look(watch);
     ASSERT_TRUE(sight.fault);
     EXPECT_EQ(sight.fault->kind, EvidenceKind::kStuck);
   }
