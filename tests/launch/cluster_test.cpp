@@ -88,6 +88,8 @@ class Cluster {
   double now_ = 1000;
 
   int64_t epoch_ = 0;
+  std::optional<Tenure> tenure_;
+  int num_before_ = 0;  // agents that the last leader heard in its last minute
   double leads_from_s_ = 0, runs_from_s_ = 0;  // the next leader; this one, after a suspension
   std::string quarantine_file_ = "{}";
   std::unique_ptr<FleetDecisions> decisions_;
@@ -191,6 +193,7 @@ void Cluster::exchange() {
 
 void Cluster::lose_leader() {
   quarantine_file_ = decisions_->quarantine().to_json().dump();
+  num_before_ = decisions_->num_heard(60);
   decisions_.reset();
   leads_from_s_ = now_ + between(Candidacy::kStood_s, Candidacy::kStood_s + 6);
 }
@@ -200,6 +203,7 @@ void Cluster::lose_leader() {
 void Cluster::begin_lead() {
   ++epoch_;
   ++num_leaders_;
+  tenure_.emplace(epoch_, num_before_, now_);
   const NodeRules rules{.num_nodes = world_,
                         .elastic = Elastic::kFull,
                         .first_check = epoch_ << 32,
@@ -228,7 +232,7 @@ void Cluster::begin_lead() {
 
 void Cluster::lead() {
   const int heard = decisions_->num_heard(FleetDecisions::kLost_s);
-  if (!Tenure(epoch_).holds({epoch_, now_, heard, decisions_->num_heard(60)}, now_)) {
+  if (!tenure_->holds({epoch_, now_, heard, decisions_->num_heard(60)}, now_)) {
     ++num_resigned_;
     return lose_leader();
   }
