@@ -59,8 +59,8 @@ std::vector<pid_t> children() {
   return found;
 }
 
-// The starter's signal if the launcher dies, by which the ranks save and stop.  mpirun passes
-// SIGUSR1 on to them; on SIGTERM it kills them at once.
+// Returns the signal that the starter gets if the launcher dies, so that the ranks save and stop.
+// mpirun passes SIGUSR1 on to them; on SIGTERM it kills them at once.
 int signal_of_orphans(StarterKind starter) {
   return starter == StarterKind::kMpirun ? SIGUSR1 : SIGTERM;
 }

@@ -93,7 +93,8 @@ class Candidacy {
 class Tenure {
  public:
   static constexpr double kSilent_s = 20;  // the longest time without a written beat
-  // A new leader gathers its agents for so long; from then on those of the last minute count.
+  // The agents that the leader before heard count between these times of a lead.  They have yet to
+  // come before, and whoever has not come after is lost.
   static constexpr double kGather_s = 20, kGathered_s = 60;
   struct View {
     int64_t newest = 0;    // epoch

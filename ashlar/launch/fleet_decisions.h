@@ -52,15 +52,16 @@ class FleetDecisions {
   // The nodes on which the starter can start ranks; nullopt: it does not say.
   void know_startable(const std::optional<std::vector<std::string>>& nodes);
 
-  // The next attempt.
+  // Decides where the next attempt runs, or what it lacks.
   const NodePlacement::Decision& decide();
-  // It starts.  kLaunch unless the last decision lacks nothing and no attempt has started with it.
+  // The next attempt starts there.
+  // Errors   kLaunch unless the last decision lacks nothing and no attempt has started with it.
   void start(int64_t attempt);
   const std::vector<std::string>& nodes() const { return placement_.nodes(); }  // of the last one
   const std::optional<LaunchLayout>& layout() const { return placement_.layout(); }
-  // The loss of one of its nodes, once for an attempt.
+  // The loss of a node of this attempt, once.
   std::optional<Evidence> take_loss();
-  // Its ranks must not live any more.  True: the agents are to hear of that.
+  // From here on its ranks must not live.  True: the agents are to hear of that.
   bool begin_fence();
   bool is_fenced() const;
 

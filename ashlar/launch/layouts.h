@@ -42,8 +42,8 @@ struct LayoutQuestion {
 
 // The run's own layout.
 LaunchLayout own_layout(const LayoutQuestion& question, Log& log);
-// The best layout of the largest possible number of ranks on so many nodes.  Where several numbers
-// of nodes can have as many ranks, the smallest is taken.  nullopt: there is none.
+// The best layout of the largest possible number of ranks on so many nodes, with the fewest nodes
+// that can have as many.  nullopt: no layout fits.
 std::optional<LaunchLayout> layout_on(const LayoutQuestion& question, int nodes, Log& log);
 
 // The layouts that are known, of most nodes first; the first one is the run's own.

@@ -1,6 +1,6 @@
 // The leader of a launch on several machines: the Fleet of the Launcher, made of agents that are
-// linked to this process (agent_star.h) and say what their ranks do (agent_messages.h).  It gives
-// what it hears to FleetDecisions, and carries out what they decide.
+// linked to this process (agent_star.h) and say what their ranks do (agent_messages.h).
+// FleetDecisions gets what it hears, and says what it does.
 //
 // It starts every attempt by one program (srun, mpirun), as a LocalAttempt whose ranks are
 // elsewhere.  An attempt is fenced when that program has ended and every agent that is heard says

@@ -1,7 +1,7 @@
 // The moves of a run that goes on: to more nodes, or away from the node of a slow rank.
 //
-// A move ends the attempt at a save, and the next one starts on other nodes.  It pays if the rest
-// of the run, at its present pace, gains more than twice what a restart costs.
+// A move ends the attempt at a save, and the next one starts on other nodes.  A move pays if it
+// saves the rest of the run, at its present pace, more than twice the time of a restart.
 #pragma once
 
 #include <cstdint>
