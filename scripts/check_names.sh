@@ -11,7 +11,6 @@ command -v ctags >/dev/null || { echo "$0: ctags is not installed: run scripts/s
 long_functions='
 ashlar/cli/bench.cpp:add_checkpoint               flags of one subcommand, one statement each
 ashlar/cli/data.cpp:add_data                      flags of one subcommand, one statement each
-ashlar/kernels/cpu/gemm/reduce.cpp:reduce         one kernel, whose registers live through it
 ashlar/nn/linear_attention_weights.cpp:list       a table of tensors
 ashlar/nn/cca_attention.cpp:project_backward      one chain of products, whose temporaries live through it
 ashlar/spec/model_rows.cpp:model_choice_rows      a table of keys

@@ -5,9 +5,9 @@
 //
 //   engines that do not cut sums (bf16; those that make strips: strips.cpp)
 //     x first, by all threads: panels of all tokens, in the workspace (pack_tokens)
-//     many tokens a group:  dy too; a task is a block of dw, summed over all tokens in one go
-//     few tokens a group:   a task is some rows of dw with all columns; it packs its own rows of
-//                           dy^T, `chunk` tokens at a time, on its stack, and adds up the chunks
+//     for each task, up to 4 panels of rows of dw with all columns, in chunks of the tokens:
+//       pack the chunk of dy^T, on the stack
+//       run_block over all panels of x, which sets the rows of dw, or adds to them
 //   engines that cut sums (fp32): reduce_in_parts, for each task
 //     for each part of the tokens                        16 KiB a panel
 //       pack the part of x, on the stack
@@ -87,26 +87,30 @@ void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
   });
 }
 
-// The cut of dw [N, K] into tasks of whole panels on both sides.  Where groups have few tokens, a
-// task covers all columns and packs its own rows of dy^T, `chunk` tokens at a time: they never
-// leave its cache.
+// The cut of dw [N, K] into tasks of whole panels on both sides, as large as keep all threads busy
+// to the end, or as the form says.  Rows are cut first: tasks of the same rows all pack them.
 struct ReduceSize {
-  static constexpr int64_t kLeftBytes = 128 << 10, kFewTokens = 512;
-  int64_t row_panels, col_panels;
-  int64_t chunk;  // tokens; 0: dy is packed before
-};
-ReduceSize reduce_size(const Engine& engine, int64_t tokens, int64_t N, int64_t K) {
-  constexpr int64_t kRowPanels = 4, kChunk = 64;
-  if (tokens > ReduceSize::kFewTokens) {  // on average: a group may have more
-    const TaskSize size = task_size(engine, tokens, K);
-    return {std::max<int64_t>(1, size.rows / engine.width), size.panels, 0};
+  static constexpr int64_t kRowPanels = 4, kChunk = 512;  // tokens
+  static constexpr int64_t kLeftBytes = 128 << 10;        // a chunk of dy^T, whose panels are bf16
+  int64_t row_panels, row_blocks, col_panels, col_blocks;
+  ReduceSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads,
+             const ProductForm& form) {
+    const int64_t all_rows = engine.num_panels(N), all_cols = engine.num_panels(K);
+    row_panels = std::min(kRowPanels, all_rows);
+    col_panels = all_cols;
+    while (row_panels * col_panels > 1 &&
+           !keeps_busy(groups * ceil_div(all_rows, row_panels) * ceil_div(all_cols, col_panels),
+                       threads)) {
+      int64_t& cut = row_panels > 1 ? row_panels : col_panels;
+      cut = ceil_div(cut, 2);
+    }
+    if (form.rows > 0)
+      row_panels = std::clamp<int64_t>(form.rows / engine.width, 1, std::min(kRowPanels, all_rows));
+    col_panels = panels_of_task(form, col_panels, all_cols);
+    row_blocks = ceil_div(all_rows, row_panels);
+    col_blocks = ceil_div(all_cols, col_panels);
   }
-  const int64_t row_panels = std::min(kRowPanels, engine.num_panels(N));
-  // The number of tokens that fit into kLeftBytes, a multiple of every k_pad.
-  return {row_panels, engine.num_panels(K),
-          ReduceSize::kLeftBytes / (row_panels * engine.width * element_bytes(engine)) / kChunk *
-              kChunk};
-}
+};
 
 // Columns of `from` packed along its rows as left operands, one panel after the other.
 void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t cols,
@@ -212,32 +216,22 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
   if (engine.k_block != kWholeDepth)
     return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate, form);
   const bool own_rows = groups.own_rows;
-  // On meta the rows of a group are unknown, so the average decides, there and in a run.
-  const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
-  ReduceSize size = reduce_size(engine, tokens, N, K);
-  if (!size.chunk) {  // else the stack sets the rows, and all columns are one task
-    if (form.rows > 0)
-      size.row_panels = std::clamp<int64_t>(form.rows / engine.width, 1, engine.num_panels(N));
-    size.col_panels = panels_of_task(form, size.col_panels, engine.num_panels(K));
-  }
   const Arena::Scope scope(*ctx.workspace);
-  const TokenPanels all_left =
-      size.chunk ? TokenPanels{} : take_panels(ctx, engine, groups, dy.rows, N);
   const TokenPanels right = take_panels(ctx, engine, groups, x.rows, K);
   if (ctx.meta()) return;
   const int32_t all_rows[2] = {0, int32_t(dy.rows)};
   const std::span<const int32_t> row_of_group =
       own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows);
   pack_tokens(ctx, engine, groups, row_of_group, x, right);
-  if (!size.chunk) pack_tokens(ctx, engine, groups, row_of_group, dy, all_left);
 
-  const int64_t row_blocks = ceil_div(engine.num_panels(N), size.row_panels);
-  const int64_t col_blocks = ceil_div(right.group_panels, size.col_panels);
+  const ReduceSize size(engine, groups.count, N, K, ctx.threads->size(), form);
   const int64_t bytes = element_bytes(engine), pair_bytes = engine.unit * bytes;
-  ctx.threads->run(groups.count * row_blocks * col_blocks, [&](int64_t task, int) {
-    const int64_t first = task % col_blocks * size.col_panels,
-                  row = task / col_blocks % row_blocks * size.row_panels * engine.width;
-    const int64_t g = task / col_blocks / row_blocks, column_group = own_rows ? 0 : g;
+  ASHLAR_ASSERT(size.row_panels * engine.width * ReduceSize::kChunk * bytes <=
+                ReduceSize::kLeftBytes);
+  ctx.threads->run(groups.count * size.row_blocks * size.col_blocks, [&](int64_t task, int) {
+    const int64_t first = task % size.col_blocks * size.col_panels,
+                  row = task / size.col_blocks % size.row_blocks * size.row_panels * engine.width;
+    const int64_t g = task / size.col_blocks / size.row_blocks, column_group = own_rows ? 0 : g;
     const int64_t begin = row_of_group[own_rows ? size_t(g) : 0],
                   end = row_of_group[own_rows ? size_t(g) + 1 : 1];
     const int64_t rows = std::min(size.row_panels * engine.width, N - row),
@@ -246,32 +240,21 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
     const Matrix part{reinterpret_cast<std::byte*>(dw + (g * N + row) * K + col), DType::kF32, rows,
                       cols, K};
     if (begin == end && !accumulate) zero_block(part);
-    const int64_t offset = token_offset(engine, groups, g);
     const std::byte* panels = right.data +
                               (column_group * right.group_panels + first) * right.panel_bytes +
-                              offset * engine.width * bytes;
+                              token_offset(engine, groups, g) * engine.width * bytes;
     const Source source = Source{dy.data, dy.dtype, dy.stride}.at(0, column_group * N + row);
     Fetches none;
-    alignas(64) std::byte own_left[ReduceSize::kLeftBytes];
-    const int64_t step = size.chunk ? size.chunk : std::max<int64_t>(1, end - begin);
-    for (int64_t t = begin; t < end; t += step) {
-      const int64_t chunk = std::min(step, end - t), depth = engine.padded(chunk);
-      const std::byte* left = own_left;
-      int64_t left_depth = depth;
-      if (size.chunk) {
-        pack_left(engine, source.at(t, 0), chunk, rows, depth, own_left);
-      } else {
-        left_depth = all_left.depth;
-        left = all_left.data +
-               (column_group * all_left.group_panels + row / engine.width) * all_left.panel_bytes +
-               offset * engine.width * bytes;
-      }
+    alignas(64) std::byte left[ReduceSize::kLeftBytes];
+    for (int64_t t = begin; t < end; t += ReduceSize::kChunk) {
+      const int64_t tokens = std::min(ReduceSize::kChunk, end - t), depth = engine.padded(tokens);
+      pack_left(engine, source.at(t, 0), tokens, rows, depth, left);
       // Where one chunk is all, dw is written once and not read soon.
-      const Write write = accumulate || t > begin          ? Write::kAdd
-                          : t + chunk < end || !size.chunk ? Write::kSet
-                                                           : Write::kStream;
+      const Write write = accumulate || t > begin ? Write::kAdd
+                          : t + tokens < end      ? Write::kSet
+                                                  : Write::kStream;
       for (int64_t r = 0; r < rows; r += engine.width) {
-        const Left a{left + r * left_depth * bytes, pair_bytes, pair_bytes * engine.width};
+        const Left a{left + r * depth * bytes, pair_bytes, pair_bytes * engine.width};
         run_block(engine, depth, a, panels + (t - begin) * engine.width * bytes, right.panel_bytes,
                   part.row_range(r, std::min(r + engine.width, rows)), write, none);
       }
