@@ -8,7 +8,9 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/process.h"
+#include "ashlar/data/sources.h"
 #include "ashlar/launch/by_hand.h"
+#include "ashlar/launch/launch_files.h"
 #include "ashlar/launch/launcher.h"
 #include "ashlar/launch/slurm.h"
 #include "ashlar/nn/precision.h"
@@ -64,6 +66,13 @@ launch::StarterKind starter_of(const LaunchFlags& flags) {
   ASHLAR_REQUIRE(flags.starter == "mpirun" || flags.starter == "threads", kConfig,
                  "launch: --starter is '{}'; expected mpirun, threads or srun", flags.starter);
   return flags.starter == "mpirun" ? kMpirun : kThreads;
+}
+
+// Opens the data of a run without a checkpoint as its ranks will, so that a mistyped path ends the
+// launch at once.  Other runs had their data, and may get it back: their ranks try several times.
+void require_data(FileSystem& files, const Recipe& recipe) {
+  if (launch::steps_in(files, train::checkpoint_root(recipe)).newest < 0)
+    data::open_sources(files, recipe.data, recipe.model.vocab_size);
 }
 
 // The time of a step by the closed formulas, with the profile that train.machine names.  0 without
@@ -137,6 +146,7 @@ void add_launch(CLI::App& app, CommandAction& action) {
       train::check_ranks(recipe, flags->ranks * std::max(1, flags->nodes));
       train::require_own_recipe(*files, recipe);
       train::require_writable(*files, recipe);
+      require_data(*files, recipe);
       const std::string program = std::filesystem::read_symlink("/proc/self/exe");
       const launch::LaunchPlan plan{recipe.launch,
                                     recipe.train.run_dir,

@@ -195,15 +195,25 @@ TEST(Launch, NamesTheKeyOfADirectoryThatCannotBeMade) {
   EXPECT_TRUE(contains(result.err, "train.run_dir is run, but run is no directory")) << result.err;
 }
 
+TEST(Launch, OpensTheDataOfANewRunBeforeItsRanksDo) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result result = run(scratch, launch_args("run", 1, {"data.train=tex"}));
+  EXPECT_EQ(result.code, 24) << result.err;
+  EXPECT_TRUE(contains(result.err, "data.train: tex.idx: there is no such file")) << result.err;
+  EXPECT_FALSE(fs::exists(scratch / "run/launch/events.jsonl"));
+}
+
 TEST(Launch, StopsACrashLoopWithItsSignature) {
   const Scratch scratch;
   prepare_text(scratch);
+  run_ok(scratch, launch_args("run", 1, {"train.steps=1"}));
   fs::resize_file(scratch / "text.bin", 100);
   const Result result = run(scratch, launch_args("run", 1, {"launch.fruitless_attempts=2"}));
   EXPECT_EQ(result.code, 24) << result.err;
   EXPECT_TRUE(contains(result.err, "2 attempts in a row committed no new step")) << result.err;
   EXPECT_TRUE(contains(result.err, "each ended with data: ")) << result.err;
-  EXPECT_EQ(events_of(scratch / "run", "start").size(), 2u);
+  EXPECT_EQ(events_of(scratch / "run", "start").size(), 3u);
 }
 
 TEST(Launch, HasTheRunForItself) {
