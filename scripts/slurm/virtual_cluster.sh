@@ -67,6 +67,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SlurmdTimeout=10
 KillWait=5
+UnkillableStepTimeout=300
 MessageTimeout=10
 JobRequeue=1
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES

@@ -75,8 +75,8 @@ rows() { [ ! -e "$run/metrics.jsonl" ] && echo 0 || grep -c '"loss"' "$run/metri
 committed() { (cd "$run/checkpoints" 2>/dev/null && ls -d step-*/COMMIT 2>/dev/null | sed 's#/COMMIT##') || true; }
 events() { grep "\"event\":\"$1\"" "$run/launch/events.jsonl" 2>/dev/null || true; }
 # The first member of that name; those of the list of evidence are others.
-text_of() { sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" | head -n 1; }
-number_of() { sed 's/"evidence":\[.*\]//' | sed -n "s/.*\"$1\":\(-\{0,1\}[0-9.e+-]*\).*/\1/p" | head -n 1; }
+text_of() { sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" | sed -n 1p; }
+number_of() { sed 's/"evidence":\[.*\]//' | sed -n "s/.*\"$1\":\(-\{0,1\}[0-9.e+-]*\).*/\1/p" | sed -n 1p; }
 now() { date +%s.%N; }
 comes() {  # SECONDS COMMAND...
   local end=$((SECONDS + $1))
@@ -157,7 +157,7 @@ fault_in_recovery() {
   signal_rank KILL
   second_start() { [ "$(events start | wc -l)" -ge 2 ] && [ -n "$(ranks)" ]; }
   comes 60 second_start
-  kill -KILL "$(ranks | head -n 1)" || true
+  kill -KILL "$(ranks | sed -n 1p)" || true
 }
 disk_full() {  # nothing can be said on a full disk: the event of the fault may be missing, too
   cat /dev/zero >"$work/small/filler" 2>/dev/null || true
@@ -183,7 +183,7 @@ damaged_step() {
   sleep 0.05  # nothing is committed any more, and the next start has not looked yet
   local file
   damaged=$(committed | tail -n 1)
-  file=$(ls "$run/checkpoints/$damaged"/model/*.safetensors | head -n 1)
+  file=$(ls "$run/checkpoints/$damaged"/model/*.safetensors | sed -n 1p)
   printf '\xff\xff\xff\xff' | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 8)) conv=notrunc status=none
 }
 lost_pages() { rm -rf "$(cat "$run"/pulse/*)"; }
@@ -326,7 +326,7 @@ check_end() {
 # to the next first step, steps lost ("-": none).
 note_result() {
   local fault name detected=- restarted=- lost=- named=wrong
-  fault=$(events fault | head -n 1)
+  fault=$(events fault | sed -n 1p)
   name=$(text_of class <<<"$fault")
   if [[ $name =~ ^($class)$ ]] && [[ -z $rank || $(number_of rank <<<"$fault") = "$rank" ]]; then
     named=right
