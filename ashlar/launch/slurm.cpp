@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
@@ -59,9 +61,27 @@ bool script_lives(const std::string& job) {
       .has_value();
 }
 
-// The script of a job ends it; if its node is lost, nobody else does.  Does not return then.
+// Whether Slurm has taken the script's node out of the job, as it does while the daemon there is
+// silent.  When it is heard again, Slurm kills the script, and the job never ends.
+bool script_left_out(const std::string& job) {
+  return lines_of(
+             fmt::format("set -- $(timeout 1 squeue --noheader --jobs={} --format='%B %N') && "
+                         "[ $# -eq 2 ] && ! scontrol show hostnames \"$2\" | grep -qx \"$1\" && "
+                         "echo left out",
+                         job))
+      .has_value();
+}
+
+// The script of a job ends it; if it cannot, nobody else does.  Does not return then.
 void end_job_without_script(Leader& leader, const std::string& job, int exit_code) {
-  if (leader.hears(kScriptAgent) || !leader.is_newest() || script_lives(job)) return;
+  if (!leader.is_newest()) return;
+  if (leader.hears(kScriptAgent)) {
+    if (!script_left_out(job)) return;
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // a script that lives ends the job
+    if (!script_left_out(job)) return;
+  } else if (script_lives(job)) {
+    return;
+  }
   if (exit_code == int(ErrorKind::kPreempted))
     execlp("scontrol", "scontrol", "requeue", job.c_str(), nullptr);
   else
