@@ -26,6 +26,7 @@ const std::string kAuto = "parallel.bucket_bytes=auto", kStated = "parallel.buck
 TEST(AutoBuckets, AreEstimatedAsTheNumberThatTheyAre) {
   const auto files = posix_files();
   EstimateOptions options;
+  options.overrides = {"train.precision=fp32"};  // auto is another one elsewhere
   options.layouts = {kAuto, kStated, "parallel.bucket_bytes=20000"};
   options.num_ranks = 2;
   const Estimate estimate = plan::estimate(*files, kBucketedRecipe, saturated_machine(), options);
