@@ -28,7 +28,7 @@ using PulseWord = PulseLayout::Word;
 template <size_t kWords>
 void store_text(PulseLayout::Text<kWords>& to, std::string_view text) {
   std::array<uint64_t, kWords> words{};
-  std::memcpy(words.data(), text.data(), std::min(sizeof words, text.size()));
+  text.copy(reinterpret_cast<char*>(words.data()), sizeof words);
   for (size_t i = 0; i < kWords; ++i) to[i].store(words[i], std::memory_order_release);
 }
 

@@ -215,8 +215,9 @@ void for_each_grapheme(std::string_view text, function_ref<void(std::string_view
   const std::unique_ptr<icu::BreakIterator> breaks(
       icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), status));
   const std::string known = with_known_marks(text);
-  UText* source = utext_openUTF8(nullptr, known.data(), int64_t(known.size()), &status);
-  if (U_SUCCESS(status)) breaks->setText(source, status);
+  const icu::LocalUTextPointer source(
+      utext_openUTF8(nullptr, known.data(), int64_t(known.size()), &status));
+  if (U_SUCCESS(status)) breaks->setText(source.getAlias(), status);
   size_t begin = 0;
   while (U_SUCCESS(status) && begin < text.size()) {
     const int32_t end = breaks->next();
@@ -224,7 +225,6 @@ void for_each_grapheme(std::string_view text, function_ref<void(std::string_view
     found(text.substr(begin, size_t(end) - begin));
     begin = size_t(end);
   }
-  utext_close(source);
   require_icu(status);
 }
 
