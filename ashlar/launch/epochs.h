@@ -93,9 +93,10 @@ class Candidacy {
 class Tenure {
  public:
   static constexpr double kSilent_s = 20;  // the longest time without a written beat
-  // The agents that the leader before heard count between these times of a lead.  They have yet to
-  // come before, and whoever has not come after is lost.
-  static constexpr double kGather_s = 20, kGathered_s = 60;
+  // The agents that the leader before heard count between two times of a lead.  They have yet to
+  // come before, and whoever has not come after is lost.  A leader to whom nobody has come but its
+  // own agent waits less long for the others.
+  static constexpr double kAlone_s = 10, kGather_s = 20, kGathered_s = 60;
   struct View {
     int64_t newest = 0;    // epoch
     double written_s = 0;  // when the last beat was written
@@ -108,7 +109,8 @@ class Tenure {
   // A leader that hears fewer than half of its agents is on the wrong side of a broken network.
   bool holds(const View& view, double now) const {
     const double led_s = now - begun_s_;
-    const bool counts_before = led_s >= kGather_s && led_s < kGathered_s;
+    const double gather_s = view.num_heard <= 1 ? kAlone_s : kGather_s;
+    const bool counts_before = led_s >= gather_s && led_s < kGathered_s;
     const int num_agents = std::max(view.num_recent, counts_before ? num_before_ : 0);
     return view.newest <= epoch_ && now - view.written_s < kSilent_s &&
            2 * view.num_heard >= num_agents;

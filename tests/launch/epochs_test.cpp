@@ -49,10 +49,12 @@ TEST(Tenure, EndsOnTheWrongSideOfABrokenNetwork) {
 
 // It has never heard the agents that it was cut off from, but those were there.
 TEST(Tenure, EndsIfTheLeaderWasCutOffBeforeItLed) {
-  const Tenure tenure(3, 4, 100);
-  EXPECT_TRUE(tenure.holds({3, 119, 1, 1}, 119)) << "agents have yet to come";
-  EXPECT_FALSE(tenure.holds({3, 120, 1, 1}, 120));
-  EXPECT_TRUE(tenure.holds({3, 120, 2, 2}, 120));
+  const Tenure tenure(3, 5, 100);
+  EXPECT_TRUE(tenure.holds({3, 109, 1, 1}, 109)) << "agents have yet to come";
+  EXPECT_FALSE(tenure.holds({3, 110, 1, 1}, 110)) << "nobody has";
+  EXPECT_TRUE(tenure.holds({3, 119, 2, 2}, 119)) << "some have yet to come";
+  EXPECT_FALSE(tenure.holds({3, 120, 2, 2}, 120));
+  EXPECT_TRUE(tenure.holds({3, 120, 3, 3}, 120));
   EXPECT_TRUE(tenure.holds({3, 200, 1, 1}, 200)) << "the others were lost since";
 }
 
