@@ -50,8 +50,9 @@ SlurmdPort=16818
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-# The second setting lets a job that is queued again start after 11 s in place of 121 s.
-AuthInfo=socket=$dir/munge/socket,cred_expire=10
+# The second setting lets a job that is queued again start after 31 s in place of 121 s; what Slurm killed of it on a node
+# that came back is gone by then.
+AuthInfo=socket=$dir/munge/socket,cred_expire=30
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool-%n
 SlurmctldPidFile=$dir/state/slurmctld.pid

@@ -182,6 +182,8 @@ check_end() {
   "$ashlar" status "$run" >"$run.status" || problem "the run is not done: $(head -n 1 "$run.status")"
   [ "$kind" = by_hand ] || restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
   [[ $kind != @(preempted|signalled) ]] || wanted=1
+  # If Slurm hears of the end of a script that it killed with a lost node, it ends the job as by SIGTERM.
+  ! grep -q "_job_complete: JobId=$job WTERMSIG 9" "$work/cluster/log/slurmctld" || wanted=1
   [ "${restarts:-0}" -eq $wanted ] || problem "job $job was queued again $restarts times"
   case $kind in
     kill_node | kill_slurmd | cut_* | by_hand) ;;  # the node of the job's script may be lost
