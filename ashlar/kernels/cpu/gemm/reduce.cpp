@@ -88,7 +88,8 @@ void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
 }
 
 // The cut of dw [N, K] into tasks of whole panels on both sides, as large as keep all threads busy
-// to the end, or as the form says.  Rows are cut first: tasks of the same rows all pack them.
+// to the end, or as the form says.  Rows are cut before columns: tasks that share rows pack the
+// same dy.
 struct ReduceSize {
   static constexpr int64_t kRowPanels = 4, kChunk = 512;  // tokens
   static constexpr int64_t kLeftBytes = 128 << 10;        // a chunk of dy^T, whose panels are bf16
