@@ -251,7 +251,7 @@ revive() {
   for node in "$work"/cluster/nodes/*; do
     node=${node##*/}
     "$cluster" heal "$work/cluster" "$node"
-    pgrep -f "^slurmd .*-N $node\$" >/dev/null || "$cluster" revive "$work/cluster" "$node"
+    pgrep -f "^slurmd .*$work/cluster/.*-N $node\$" >/dev/null || "$cluster" revive "$work/cluster" "$node"
   done
   comes 60 ready || problem "the cluster did not become whole again"
 }
