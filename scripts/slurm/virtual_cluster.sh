@@ -183,7 +183,9 @@ case $command in
   on) [ $# -ge 1 ] || usage; exec nsenter --net="/run/netns/$node" unshare -u sh -c 'hostname "$0"; exec "$@"' "$node" "$@" ;;
   cut) ip link set "link-$node" down ;;
   heal) ip link set "link-$node" up ;;
-  kill) kill_node "$node" ;;
-  revive) start_slurmd "$node" ;;
+  # Its link first: processes of a node that loses its power send no last messages, as srun does for a step whose tasks
+  # are gone.
+  kill) ip link set "link-$node" down; kill_node "$node" ;;
+  revive) ip link set "link-$node" up; start_slurmd "$node" ;;
   *) usage ;;
 esac
