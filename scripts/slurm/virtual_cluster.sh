@@ -183,8 +183,8 @@ case $command in
   on) [ $# -ge 1 ] || usage; exec nsenter --net="/run/netns/$node" unshare -u sh -c 'hostname "$0"; exec "$@"' "$node" "$@" ;;
   cut) ip link set "link-$node" down ;;
   heal) ip link set "link-$node" up ;;
-  # Its link first: processes of a node that loses its power send no last messages, as srun does for a step whose tasks
-  # are gone.
+  # The link goes down first, because a node that loses its power sends no last messages, as srun would when the tasks of
+  # its step are gone.
   kill) ip link set "link-$node" down; kill_node "$node" ;;
   revive) ip link set "link-$node" up; start_slurmd "$node" ;;
   *) usage ;;
