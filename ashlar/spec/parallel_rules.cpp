@@ -330,7 +330,8 @@ ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks) {
   ASHLAR_REQUIRE(dp_fits(recipe, p.dp), kConfig,
                  "{} ranks ({} data parallel) cannot share a step of {} micro-batches "
                  "(train.global_batch {} / train.micro_batch {}) in {} streams "
-                 "(data.num_streams); choose one of: {}",
+                 "(data.num_streams); choose one of: {}, or a smaller train.micro_batch or "
+                 "a larger train.global_batch",
                  num_ranks, p.dp, recipe.train.global_batch / recipe.train.micro_batch,
                  recipe.train.global_batch, recipe.train.micro_batch, num_streams(recipe),
                  legal_dp(recipe, others));
