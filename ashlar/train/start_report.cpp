@@ -14,6 +14,7 @@ std::string describe_run(const Trainer& trainer, const RunPlan& plan, const std:
   const Recipe& recipe = model.recipe();
   const ParallelSpec& p = model.parallel();
   const int num_ranks = model.groups().world().size();
+  const int num_threads = trainer.context().threads->size();
   std::string ranks, parameters = format_thousands(plan.num_parameters) + " parameters";
   if (!recipe.tune.trains_all())
     parameters =
@@ -22,11 +23,11 @@ std::string describe_run(const Trainer& trainer, const RunPlan& plan, const std:
   if (num_ranks > 1)
     ranks = fmt::format("{} ranks ({}, zero {}), ", num_ranks, mesh_text(p), p.zero);
   return fmt::format(
-      "{}: {}, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s {}, "
+      "{}: {}, {} tokens a step, {} on {} ({}{} thread{}{}), peak {:.0f} GFLOP/s {}, "
       "memory {}{}",
       recipe.name.empty() ? recipe.source : recipe.name, parameters,
       format_thousands(recipe.train.global_batch * recipe.data.sequence_length),
-      name_of(model.local().types().compute), isa, ranks, trainer.context().threads->size(),
+      name_of(model.local().types().compute), isa, ranks, num_threads, num_threads > 1 ? "s" : "",
       ranks.empty() ? "" : " each", peak_flops * 1e-9, origin_of_peak,
       format_bytes(plan.memory.total.peak_bytes), ranks.empty() ? "" : " a rank");
 }
