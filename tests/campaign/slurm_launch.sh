@@ -4,11 +4,13 @@
 # run that nobody disturbs: the same loss in every step, the same weights, all checkpoints that were committed before
 # the fault; at no time two leaders or two writers; and no process, socket or page is left.
 #
-#   slurm_launch.sh [--runs N] [--kinds "A B"] [--steps N] [--dir DIR] ASHLAR
+#   slurm_launch.sh [--runs N] [--first N] [--kinds "A B"] [--steps N] [--dir DIR] ASHLAR
 #
 #   --runs N      runs of each kind (default 1)
+#   --first N     number of the first (default 1), which decides after which step its fault comes
 #   --kinds       some of the kinds (default: all)
 #   --steps N     of a run (default 500); more where it would not last for 10 s after its fault
+#   --dir DIR     kept afterwards, with a run's files in KIND-NUMBER and what its launchers said in KIND-NUMBER.logs
 #
 #   kill_agent    SIGKILL of the launcher of a node with ranks     cut_follower  its link is cut, and healed later
 #   kill_leader   SIGKILL of the launcher that leads               cut_leader    the same of the node that leads
@@ -25,12 +27,13 @@
 # than it must, with 77 where the machine refuses network namespaces or lacks Slurm.
 set -euo pipefail
 
-runs=1 steps=500 given=''
+runs=1 first=1 steps=500 given=''
 kinds="kill_agent kill_leader kill_node kill_slurmd cut_follower cut_leader cut_half preempted by_hand double_fault
 kill_first signalled"
 while [ $# -gt 1 ]; do
   case $1 in
     --runs) runs=$2 ;;
+    --first) first=$2 ;;
     --kinds) kinds=$2 ;;
     --steps) steps=$2 ;;
     --dir) given=$(readlink -m "$2") ;;
@@ -49,7 +52,9 @@ export OMPI_MCA_mpi_yield_when_idle=1  # all nodes have the same cores
 
 clean_up() {
   [ ! -e "$work/cluster/slurm.conf" ] || "$cluster" stop "$work/cluster"
-  [ -n "$given" ] || rm -rf "$work"
+  if [ "${bad:-0}" -gt 0 ]; then echo "slurm_launch: $work holds the runs with a problem" >&2
+  elif [ -z "$given" ]; then rm -rf "$work"
+  fi
 }
 trap clean_up EXIT
 "$cluster" start "$work/cluster" $num_nodes
@@ -175,7 +180,7 @@ signalled() {
 
 # --- a run with a fault
 
-problem() { echo "slurm_launch: $kind, run $seed: $*" >&2; bad=1; }
+problem() { echo "slurm_launch: $kind, run $seed: $*" >&2; bad=$((bad + 1)); }
 
 check_end() {
   local step restarts wanted=0 node
@@ -242,6 +247,8 @@ one_run() {
   check_end
   look_at_events
   revive
+  mkdir -p "$run.logs"
+  mv "$work"/ashlar-*.log "$run.logs"
   [ "$bad" -ne "$failed" ] || [ -n "$given" ] || rm -rf "$run" "$run".*
 }
 
@@ -280,9 +287,9 @@ printf '%-13s %5s %6s %15s %17s %10s\n' kind runs right 'detect p50 max' 'restar
 for kind in $kinds; do
   : >"$work/detected"; : >"$work/restarted"; : >"$work/lost"
   right=0
-  for seed in $(seq "$runs"); do one_run; done
+  for seed in $(seq "$first" $((first + runs - 1))); do one_run; done
   printf '%-13s %5d %6d %7s %7s %8s %8s %10s\n' "$kind" "$runs" "$right" "$(share 50 "$work/detected")" \
     "$(share 100 "$work/detected")" "$(share 50 "$work/restarted")" "$(share 100 "$work/restarted")" \
     "$(sort -n "$work/lost" | tail -n 1 | grep . || echo -)"
 done
-exit "$bad"
+exit $((bad > 0))
