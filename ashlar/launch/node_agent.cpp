@@ -68,6 +68,7 @@ class NodeAgent {
         heard_s_(now_s()) {}
 
   int run() {
+    log_.info("node {} joins the launch ({})", spec_.node, spec_.job);
     while (!result_) look(now_s());
     kill_all_ranks();
     end_child(leader_, kChildPatience_ms);  // it ends by itself when it has ended the run

@@ -72,9 +72,12 @@ bool script_left_out(const std::string& job) {
       .has_value();
 }
 
-// The script of a job ends it; if it cannot, nobody else does.  Does not return then.
-void end_job_without_script(Leader& leader, const std::string& job, int exit_code) {
+// Queues a job again whose run saved and stopped, because the node of its script may be what shuts
+// down.  Ends another job if its script cannot; nobody else does.  Does not return then.
+void end_job(Leader& leader, const std::string& job, int exit_code) {
   if (!leader.is_newest()) return;
+  if (exit_code == int(ErrorKind::kPreempted))
+    execlp("scontrol", "scontrol", "requeue", job.c_str(), nullptr);
   if (leader.hears(kScriptAgent)) {
     if (!script_left_out(job)) return;
     std::this_thread::sleep_for(std::chrono::seconds(2));  // a script that lives ends the job
@@ -82,10 +85,7 @@ void end_job_without_script(Leader& leader, const std::string& job, int exit_cod
   } else if (script_lives(job)) {
     return;
   }
-  if (exit_code == int(ErrorKind::kPreempted))
-    execlp("scontrol", "scontrol", "requeue", job.c_str(), nullptr);
-  else
-    execlp("scancel", "scancel", job.c_str(), nullptr);
+  execlp("scancel", "scancel", job.c_str(), nullptr);
 }
 
 }  // namespace
@@ -119,9 +119,7 @@ int run_in_slurm(const LaunchPlan& plan, const FleetWorld& world, FileSystem& fi
   site.startable = [&] { return nodes_of_job(job); };
   if (const char* configuration = std::getenv("SLURM_CONF"))
     site.variables.push_back(fmt::format("SLURM_CONF={}", configuration));
-  site.at_end = [&](Leader& leader, int exit_code) {
-    end_job_without_script(leader, job, exit_code);
-  };
+  site.at_end = [&](Leader& leader, int exit_code) { end_job(leader, job, exit_code); };
   return run_on_site(plan, world, site, files, log);
 }
 

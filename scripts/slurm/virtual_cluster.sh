@@ -183,9 +183,7 @@ case $command in
   on) [ $# -ge 1 ] || usage; exec nsenter --net="/run/netns/$node" unshare -u sh -c 'hostname "$0"; exec "$@"' "$node" "$@" ;;
   cut) ip link set "link-$node" down ;;
   heal) ip link set "link-$node" up ;;
-  # The link goes down first, because a node that loses its power sends no last messages, as srun would when the tasks of
-  # its step are gone.
-  kill) ip link set "link-$node" down; kill_node "$node" ;;
-  revive) ip link set "link-$node" up; start_slurmd "$node" ;;
+  kill) kill_node "$node" ;;
+  revive) start_slurmd "$node" ;;
   *) usage ;;
 esac

@@ -16,9 +16,10 @@
 #   kill_leader   SIGKILL of the launcher that leads               cut_leader    the same of the node that leads
 #   kill_node     SIGKILL of every process of a node               cut_half      the links of both
 #   kill_slurmd   SIGKILL of Slurm's daemon on a node              preempted     SIGTERM: saved, and queued again
-#                 (also the launcher of a spare is killed, which makes srun end with another code)
+#                 (also the launcher of a spare is killed, which then does not say how the run ended)
 #   kill_first    SIGKILL of the launcher beside the job's script, which lives and ends the job
 #   signalled     SIGTERM of all launchers and ranks by Slurm; the leader's order comes to the ranks 1.5 s later
+#   shutdown      SIGTERM, and SIGKILL 3 s later, of every process on the node of the job's script
 #   double_fault  SIGKILL of the launcher of a node with a rank, and of the other rank: the restart comes first
 #   by_hand       as cut_leader, in a launch without Slurm, whose mpirun enters the other nodes by a script
 #
@@ -29,7 +30,7 @@ set -euo pipefail
 
 runs=1 first=1 steps=500 given=''
 kinds="kill_agent kill_leader kill_node kill_slurmd cut_follower cut_leader cut_half preempted by_hand double_fault
-kill_first signalled"
+kill_first signalled shutdown"
 while [ $# -gt 1 ]; do
   case $1 in
     --runs) runs=$2 ;;
@@ -177,6 +178,15 @@ signalled() {
   sleep 0.7
   kill -CONT "$rank"
 }
+queued_again() { run scontrol show job "$job" | grep -q 'Restarts=[1-9]'; }
+shutdown() {
+  class='|preempted|node lost|killed'
+  kill -TERM $(ip netns pids v1)
+  sleep 3
+  "$cluster" kill "$work/cluster" v1
+  comes 120 queued_again || problem "job $job was not queued again"
+  "$cluster" revive "$work/cluster" v1
+}
 
 # --- a run with a fault
 
@@ -186,7 +196,7 @@ check_end() {
   local step restarts wanted=0 node
   "$ashlar" status "$run" >"$run.status" || problem "the run is not done: $(head -n 1 "$run.status")"
   [ "$kind" = by_hand ] || restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
-  [[ $kind != @(preempted|signalled) ]] || wanted=1
+  [[ $kind != @(preempted|signalled|shutdown) ]] || wanted=1
   # If Slurm hears of the end of a script that it killed with a lost node, it ends the job as by SIGTERM.
   ! grep -q "_job_complete: JobId=$job WTERMSIG 9" "$work/cluster/log/slurmctld" || wanted=1
   [ "${restarts:-0}" -eq $wanted ] || problem "job $job was queued again $restarts times"
@@ -220,7 +230,7 @@ look_at_events() {
   [ -z "$lasted" ] || echo "$lasted" >>"$work/restarted"
   case $kind in
     kill_slurmd) limit=60 ;;  # Slurm's own
-    kill_leader | kill_first | cut_leader | cut_half | by_hand) limit=20 ;;
+    kill_leader | kill_first | cut_leader | cut_half | by_hand | shutdown) limit=20 ;;
     *) limit=6 ;;
   esac
   awk "BEGIN { exit $named > $limit }" || problem "named after $named s"
