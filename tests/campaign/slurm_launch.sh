@@ -126,6 +126,7 @@ agent() {  # NODE: the process of its launcher, not of the leader, which is a ch
       echo "$pid" && return
   done
 }
+all_gone() { ! pgrep -f "train\.run_dir=$run( |\$)" >/dev/null; }  # the job's script looks every 5 s
 losses() {
   sed -n '/"event"/!s/.*"step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" |
     awk '{ loss[$1] = $2 } END { for (step in loss) print step, loss[step] }' | sort -n
@@ -211,7 +212,7 @@ check_end() {
   sed -n 's/.*"epoch":\([0-9]*\),.*/\1/p' "$run/launch/events.jsonl" | sort -nc || problem "two leaders at a time"
   sed -n '/"event"/!s/.*"step":\([0-9]*\),.*/\1/p' "$run/metrics.jsonl" | awk -v most="$(events start | wc -l)" '
     $1 <= last { ++back } { last = $1 } END { exit back >= most }' || problem "two attempts wrote at a time"
-  ! pgrep -f "train\.run_dir=$run( |\$)" >/dev/null || problem "processes are left"
+  comes 10 all_gone || problem "processes are left"
   for node in "$work"/cluster/nodes/*; do
     ! nsenter --net="/run/netns/${node##*/}" grep -q @ashlar /proc/net/unix || problem "a socket is left on ${node##*/}"
   done
