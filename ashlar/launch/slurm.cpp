@@ -72,10 +72,16 @@ bool script_left_out(const std::string& job) {
       .has_value();
 }
 
+bool is_running(const std::string& job) {  // not, for instance, one that was cancelled
+  return lines_of(
+             fmt::format("timeout 2 squeue --noheader --jobs={} --states=RUNNING 2>/dev/null", job))
+      .has_value();
+}
+
 // Queues a job again whose run saved and stopped, because the node of its script may be what shuts
 // down.  Ends another job if its script cannot; nobody else does.  Does not return then.
 void end_job(Leader& leader, const std::string& job, int exit_code) {
-  if (!leader.is_newest()) return;
+  if (!leader.is_newest() || !is_running(job)) return;
   if (exit_code == int(ErrorKind::kPreempted))
     execlp("scontrol", "scontrol", "requeue", job.c_str(), nullptr);
   if (leader.hears(kScriptAgent)) {

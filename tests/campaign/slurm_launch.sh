@@ -20,6 +20,7 @@
 #   kill_first    SIGKILL of the launcher beside the job's script, which lives and ends the job
 #   signalled     SIGTERM of all launchers and ranks by Slurm; the leader's order comes to the ranks 1.5 s later
 #   shutdown      SIGTERM, and SIGKILL 3 s later, of every process on the node of the job's script
+#   cancelled     scancel of the job: saved, and not queued again; a new job goes on with the run
 #   double_fault  SIGKILL of the launcher of a node with a rank, and of the other rank: the restart comes first
 #   by_hand       as cut_leader, in a launch without Slurm, whose mpirun enters the other nodes by a script
 #
@@ -30,7 +31,7 @@ set -euo pipefail
 
 runs=1 first=1 steps=500 given=''
 kinds="kill_agent kill_leader kill_node kill_slurmd cut_follower cut_leader cut_half preempted by_hand double_fault
-kill_first signalled shutdown"
+kill_first signalled shutdown cancelled"
 while [ $# -gt 1 ]; do
   case $1 in
     --runs) runs=$2 ;;
@@ -77,11 +78,10 @@ shift
 exec "$PWD/$cluster" on "$work/cluster" "\$node" sh -c "\$*"
 END
 chmod +x "$work/enter"
-submit() {  # starts $run
+start_job() {  # of $run
   local words=(tests/fixtures/recipes/tiny.toml data.train="$work/text" train.run_dir="$run" train.steps=$steps
     train.micro_batch=1 train.global_batch=16 train.eval_every=100 checkpoint.every=20 checkpoint.keep=1000
     health.max_norm_ratio=1e9 health.max_loss_rise=1e9)
-  rm -rf "$run" "$work"/ashlar-*.log
   if [ "$kind" != by_hand ]; then
     job=$(run sbatch --parsable --nodes=$num_nodes --cpus-per-task=1 --time=20 --output="$run.log" \
       scripts/slurm/launch.sbatch "${words[@]}")
@@ -94,6 +94,10 @@ submit() {  # starts $run
       "$cluster" on "$work/cluster" v$i "$ashlar" launch --join --nodes $WORLD "${words[@]}" \
       >"$work/ashlar-$job-v$i.log" 2>&1 &
   done
+}
+submit() {
+  rm -rf "$run" "$work"/ashlar-*.log
+  start_job
 }
 ended() {
   local jobs
@@ -188,6 +192,15 @@ shutdown() {
   comes 120 queued_again || problem "job $job was not queued again"
   "$cluster" revive "$work/cluster" v1
 }
+cancelled() {
+  class='|preempted'
+  run scancel "$job"
+  comes 60 ended || problem "job $job does not end"
+  run scontrol show job "$job" | tr '\n' ' ' | grep -q 'JobState=CANCELLED .*Restarts=0' ||
+    problem "job $job is not CANCELLED"
+  [ "$(committed | tail -n 1 | sed 's/step-0*//')" -eq "$(rows)" ] || problem "the last step was not saved"
+  start_job
+}
 
 # --- a run with a fault
 
@@ -231,7 +244,7 @@ look_at_events() {
   [ -z "$lasted" ] || echo "$lasted" >>"$work/restarted"
   case $kind in
     kill_slurmd) limit=60 ;;  # Slurm's own
-    kill_leader | kill_first | cut_leader | cut_half | by_hand | shutdown) limit=20 ;;
+    kill_leader | kill_first | cut_leader | cut_half | by_hand | shutdown | cancelled) limit=20 ;;
     *) limit=6 ;;
   esac
   awk "BEGIN { exit $named > $limit }" || problem "named after $named s"
