@@ -72,18 +72,25 @@ bool script_left_out(const std::string& job) {
       .has_value();
 }
 
-bool is_running(const std::string& job) {  // not, for instance, one that was cancelled
-  return lines_of(
-             fmt::format("timeout 2 squeue --noheader --jobs={} --states=RUNNING 2>/dev/null", job))
-      .has_value();
+// Whether a person ended the job.  Slurm itself gives a reason, as where it hears again of a node
+// that was lost, and of the script there, which it killed.
+bool is_cancelled(const std::string& job) {
+  const auto state =
+      lines_of(fmt::format("timeout 2 squeue --noheader --jobs={} --format='%T %r' "
+                           "2>/dev/null",
+                           job));
+  return state && state->front() == "COMPLETING None";
 }
 
-// Queues a job again whose run saved and stopped, because the node of its script may be what shuts
-// down.  Ends another job if its script cannot; nobody else does.  Does not return then.
-void end_job(Leader& leader, const std::string& job, int exit_code) {
-  if (!leader.is_newest() || !is_running(job)) return;
-  if (exit_code == int(ErrorKind::kPreempted))
+// Queues a job again whose run saved and stopped: the node of its script may be lost or shut down.
+// Ends another job if its script cannot; nobody else does.  Does not return then.
+void end_job(Leader& leader, const std::string& job, int exit_code, Log& log) {
+  if (!leader.is_newest()) return;
+  if (exit_code == int(ErrorKind::kPreempted)) {
+    if (is_cancelled(job)) return;
+    log.info("job {} is queued again", job);
     execlp("scontrol", "scontrol", "requeue", job.c_str(), nullptr);
+  }
   if (leader.hears(kScriptAgent)) {
     if (!script_left_out(job)) return;
     std::this_thread::sleep_for(std::chrono::seconds(2));  // a script that lives ends the job
@@ -91,6 +98,7 @@ void end_job(Leader& leader, const std::string& job, int exit_code) {
   } else if (script_lives(job)) {
     return;
   }
+  log.warn("job {} is ended without its script, whose node is lost", job);
   execlp("scancel", "scancel", job.c_str(), nullptr);
 }
 
@@ -125,7 +133,7 @@ int run_in_slurm(const LaunchPlan& plan, const FleetWorld& world, FileSystem& fi
   site.startable = [&] { return nodes_of_job(job); };
   if (const char* configuration = std::getenv("SLURM_CONF"))
     site.variables.push_back(fmt::format("SLURM_CONF={}", configuration));
-  site.at_end = [&](Leader& leader, int exit_code) { end_job(leader, job, exit_code); };
+  site.at_end = [&](Leader& leader, int exit_code) { end_job(leader, job, exit_code, log); };
   return run_on_site(plan, world, site, files, log);
 }
 

@@ -51,7 +51,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 # The second setting lets a job that is queued again start after 31 s in place of 121 s; what Slurm killed of it on a node
-# that came back is gone by then.
+# that came back is mostly gone by then.
 AuthInfo=socket=$dir/munge/socket,cred_expire=30
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool-%n
