@@ -50,9 +50,7 @@ SlurmdPort=16818
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-# The second setting lets a job that is queued again start after 31 s in place of 121 s; what Slurm killed of it on a node
-# that came back is mostly gone by then.
-AuthInfo=socket=$dir/munge/socket,cred_expire=30
+AuthInfo=socket=$dir/munge/socket
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool-%n
 SlurmctldPidFile=$dir/state/slurmctld.pid

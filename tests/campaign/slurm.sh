@@ -4,7 +4,7 @@
 #
 #   slurm.sh ASHLAR [DIR]      the program, and where to work (default: a temporary directory)
 #
-# Takes about a minute and a half, most of it waiting for Slurm's own time-outs.  Exits with 77 where the machine refuses
+# Takes about three minutes, most of it waiting for Slurm's own time-outs.  Exits with 77 where the machine refuses
 # network namespaces or lacks Slurm.
 set -euo pipefail
 ashlar=$(readlink -f "$1")
@@ -55,7 +55,7 @@ victim=v2  # of v1 and v2; the script of the job runs on v1
 "$cluster" kill "$work/cluster" "$victim"
 at=$(rows "$work/disturbed")
 [ "$at" -lt $steps ] || die "the job had ended before its node died"
-wait_for 180 ended || die "job $job did not end after $victim died"
+wait_for 300 ended || die "job $job did not end after $victim died"
 
 restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
 nodes=$(run scontrol show job "$job" | sed -n 's/^ *NodeList=//p')

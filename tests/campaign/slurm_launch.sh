@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Faults of nodes, links and launchers in runs under scripts/slurm/launch.sbatch, on a Slurm cluster of network
-# namespaces with two nodes more than a run has.  Whatever happens, a run goes on by itself and comes to the end of the
-# run that nobody disturbs: the same loss in every step, the same weights, all checkpoints that were committed before
-# the fault; at no time two leaders or two writers; and no process, socket or page is left.
+# namespaces.  A job has two nodes more than its run, and the cluster one node more than a job.  Whatever happens, a run
+# goes on by itself and comes to the end of the run that nobody disturbs: the same loss in every step, the same weights,
+# all checkpoints that were committed before the fault; at no time two leaders or two writers; and no process, socket or
+# page is left.
 #
 #   slurm_launch.sh [--runs N] [--first N] [--kinds "A B"] [--steps N] [--dir DIR] ASHLAR
 #
@@ -207,15 +208,13 @@ cancelled() {
 problem() { echo "slurm_launch: $kind, run $seed: $*" >&2; bad=$((bad + 1)); }
 
 check_end() {
-  local step restarts wanted=0 most node
+  local step restarts wanted=0 node
   "$ashlar" status "$run" >"$run.status" || problem "the run is not done: $(head -n 1 "$run.status")"
   [ "$kind" = by_hand ] || restarts=$(run scontrol show job "$job" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
   [[ $kind != @(preempted|signalled|shutdown) ]] || wanted=1
-  most=$wanted
-  # If Slurm hears of the end of a script that it killed with a lost node, it ends the job as by SIGTERM.  It takes up to
-  # two minutes to clear up there, drains the node if the job comes before, and queues the job once more.
-  ! grep -q "_job_complete: JobId=$job WTERMSIG 9" "$work/cluster/log/slurmctld" || wanted=1 most=2
-  [[ ${restarts:-0} -ge $wanted && ${restarts:-0} -le $most ]] || problem "job $job was queued again $restarts times"
+  # If Slurm hears of the end of a script that it killed with a lost node, it ends the job as by SIGTERM.
+  ! grep -q "_job_complete: JobId=$job WTERMSIG 9" "$work/cluster/log/slurmctld" || wanted=1
+  [ "${restarts:-0}" -eq $wanted ] || problem "job $job was queued again $restarts times"
   case $kind in
     kill_node | kill_slurmd | cut_* | by_hand) ;;  # the node of the job's script may be lost
     *) run scontrol show job "$job" | tr '\n' ' ' | grep -q 'JobState=COMPLETED .*ExitCode=0:0' ||
@@ -285,8 +284,6 @@ revive() {
   for node in "$work"/cluster/nodes/*; do
     node=${node##*/}
     "$cluster" heal "$work/cluster" "$node"
-    ! run sinfo --noheader --nodes="$node" --format=%T | grep -q drain ||
-      run scontrol update nodename="$node" state=resume
     pgrep -f "^slurmd .*$work/cluster/.*-N $node\$" >/dev/null || "$cluster" revive "$work/cluster" "$node"
   done
   comes 60 ready || problem "the cluster did not become whole again"
