@@ -290,7 +290,9 @@ void Checkpointer::finish(const std::shared_ptr<Job>& job) {
   const bool refused = job->error && !leads() && !job->failed;  // the leader reports it
   if (job->error && !refused) fail(job->plan.step, *job->error);
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    // The last chunk may be written before the copier has called end() and noted its time.
+    changed_.wait(lock, [&] { return to_copy_.empty() || to_copy_.front() != job; });
     if (refused) ++ended_.consecutive_failures;
     if (leads() && !job->error) {
       ended_.committed.push_back(job);
