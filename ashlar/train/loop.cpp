@@ -79,7 +79,11 @@ void Run::after_first_step() {
   report_.memory(counters_.step, memory().counts());
   if (products_) log_.info("{}", describe(*products_, recipe_.train.machine));
   if (resources_.timing) log_.lines(resources_.timing->text());
+  const double peak_at_start = scale_.peak_flops;
   scale_.peak_flops = peak_->improve();
+  if (scale_.peak_flops > 1.05 * peak_at_start)
+    log_.info("peak {:.0f} GFLOP/s measured after the first step: MFU refers to it from here on",
+              scale_.peak_flops * 1e-9);
   report_.set_peak(scale_.peak_flops);
   // The first step would be slowed down by the reading.
   check_.begin(data_->sources(), counters_.step - 1);
