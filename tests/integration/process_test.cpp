@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "ashlar/core/affinity.h"
 #include "tests/integration/support.h"
 
 namespace ashlar::integration {
@@ -138,8 +139,10 @@ TEST(Process, LimitsOfTheSystemAreNamed) {
   prepare_text(scratch);
   fs::permissions(scratch.path(), fs::perms::all);
   const bool can_switch = run(scratch, {"--version"}, become_nobody_else).code == 0;
+  const bool one_cpu = usable_cpus().size() == 1;
   for (const Limited& c : cases) {
     if (c.resource == RLIMIT_NPROC && !can_switch) continue;
+    if (c.args.front() == "info" && one_cpu) continue;  // it starts no thread there
     SCOPED_TRACE(
         fmt::format("limit {} of {}: {}", int(c.resource), c.value, fmt::join(c.args, " ")));
     for (const char* name : {"run", "made"}) fs::remove_all(scratch / name);
