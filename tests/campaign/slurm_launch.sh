@@ -267,7 +267,7 @@ one_run() {
     problem "job $job does not end"
     ps -eo pid,ppid,stat,wchan:32,args >"$run.ps"
     [ "$kind" = by_hand ] || run scancel "$job"
-    kill -KILL $(launchers) || true
+    launchers | xargs -r kill -KILL || true
     comes 60 ended || true
   fi
   check_end
